@@ -595,13 +595,16 @@ TEST_CASE("precision: types, masters and pointers that do not fit are rejected b
     }
     return "";
   };
-  CHECK(said([&] { run.set_gradient(0, gradient); }) ==
-        "slamb: tensor 0 has a float32 gradient now, but it was constructed with one of bfloat16; types cannot change");
+  CHECK(said([&] {
+          run.set_gradient(0, {bits + 6, bf16});
+        }) == "slamb: the gradient of tensor 0 overlaps the data of tensor 0; parameters must not share memory");
   CHECK(said([&] { run.set_parameters(std::vector<slamb::parameter::data_pointer>{data_16}); }) ==
         "slamb: set_parameters() was given 1 pointers, but there are 2 tensors");
   CHECK(said([&] {
           run.set_parameters(std::vector<slamb::parameter::data_pointer>{{bits, f16}, floats});
-        }) == "slamb: tensor 0 has float16 data now, but it was constructed with bfloat16; types cannot change");
+        }) ==
+        "slamb: tensor 0 has float16 data now, but it was constructed with bfloat16; the types of parameters cannot "
+        "change");
   CHECK(said([&] {
           run.set_parameters(std::vector<slamb::parameter::data_pointer>{nullptr, floats});
         }) == "slamb: tensor 0 has null data; it must point to size elements");

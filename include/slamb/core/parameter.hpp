@@ -94,7 +94,7 @@ class typed_pointer {
 /// Both must outlive the optimizer. `step()` reads `gradient` and updates `data`. A tensor whose gradient is null, on all ranks,
 /// is left as it is: no update, no decay, and its state does not change. Each is float, bfloat16 or half; with a
 /// framework's own type, a pointer with a tag: `.data = {pointer, slamb::parameter::bfloat16}`. Types other than float need an
-/// optimizer with the Backend `precision::mixed`.
+/// optimizer with the Backend `precision::mixed`. There the type of a gradient may change between steps; `data` keeps its type.
 struct parameter {
   using element_type = detail::element_type;
   /// @cond  docs/reference/optimizers.md has a table of the tags

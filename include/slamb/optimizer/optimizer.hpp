@@ -389,11 +389,13 @@ class optimizer {
     called("set_parameters()")->set_parameters(data, gradients);
   }
 
-  /// Sets the gradient of a tensor to another pointer, in the backend's memory and of the tensor's size.
+  /// Sets the gradient of a tensor to another pointer, in the backend's memory and of the tensor's size. With the Backend
+  /// `precision::mixed` its type may change, also from step to step and on each rank: a float gradient of a tensor of sixteen bits
+  /// is read as it is, and not rounded.
   /// Null: the following steps leave the tensor as it is, on all ranks: they must agree.
-  /// @throws std::invalid_argument if there is no such tensor, or the gradient has another type than before, is misaligned or
-  ///         overlaps memory that steps write; std::logic_error if the tensor is ready in an open step, or while steps are captured
-  ///         into a graph: nothing has changed then
+  /// @throws std::invalid_argument if there is no such tensor, or the gradient has a type that the Backend does not take, is
+  ///         misaligned or overlaps memory that steps write; std::logic_error if the tensor is ready in an open step, or while
+  ///         steps are captured into a graph: nothing has changed then
   void set_gradient(std::size_t tensor, const parameter::gradient_pointer& gradient) {
     called("set_gradient()")->set_gradient(tensor, gradient);
   }

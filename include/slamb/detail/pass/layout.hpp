@@ -44,6 +44,7 @@ struct segment {
 
   void point_at(const parameter::gradient_pointer& other) noexcept {
     gradient = other.address();
+    gradient_type = other.type();
     has_gradient = size == 0 || gradient != nullptr;
   }
 
@@ -92,11 +93,11 @@ class layout {
 
   /// @param before_tiles  called with this object before tiles are made, which take 16 bytes for 8192 elements; may throw
   template <class BeforeTiles>
-  layout(std::span<const parameter> parameters, double weight_decay, bool takes_types,
-         const BeforeTiles& before_tiles) {
+  layout(std::span<const parameter> parameters, double weight_decay, bool takes_types, const BeforeTiles& before_tiles)
+      : takes_types_(takes_types) {
     segments_.reserve(parameters.size());
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      require_types(parameters[i], i, takes_types);
+      require_types(parameters[i], i);
       append(parameters[i], i, weight_decay);
     }
     written_ = disjoint_spans(segments_);
@@ -129,15 +130,15 @@ class layout {
   std::uint64_t state_elements() const noexcept { return state_elements_; }  ///< with padding
   std::uint32_t groups() const noexcept { return groups_; }
 
-  /// @throws std::invalid_argument if there is no such tensor, or `gradient` is misaligned, of another type than the tensor's
-  ///         gradient, or overlaps memory that the optimizer writes
+  /// @throws std::invalid_argument if there is no such tensor, or `gradient` is misaligned, of a type that the optimizer does not
+  ///         take, or overlaps memory that the optimizer writes
   void require_gradient(std::size_t tensor, const parameter::gradient_pointer& gradient) const {
     if (tensor >= segments_.size())
       throw_sentence({"set_gradient() was given tensor ", tensor, ", but there are ", segments_.size()});
     const segment& s = segments_[tensor];
     if (s.size == 0 || gradient.address() == nullptr) return;
-    require_type(tensor, gradient);
-    const memory_span own = span_of(gradient.address(), s.size * size_of(s.gradient_type), tensor, "gradient", false);
+    require_type(gradient, tensor);
+    const memory_span own = span_of(gradient.address(), s.size * size_of(gradient.type()), tensor, "gradient", false);
     const auto next =
         std::ranges::partition_point(written_, [&own](const memory_span& w) { return w.last <= own.first; });
     if (next != written_.end() && next->first < own.last) throw_overlap(own, *next);
@@ -150,7 +151,8 @@ class layout {
   }
 
   /// Points all tensors at other parameters, and at other gradients if some are given.
-  /// @throws std::invalid_argument if they and the tensors differ in number or type, or as the constructor: nothing has changed then
+  /// @throws std::invalid_argument if they and the tensors differ in number, if `data` differ in type, or as the constructor:
+  ///         nothing has changed then
   void set_pointers(std::span<const parameter::data_pointer> data,
                     const std::optional<std::span<const parameter::gradient_pointer>>& gradients) {
     require_number(data.size(), "set_parameters()", " pointers");
@@ -161,11 +163,11 @@ class layout {
       require(data[i].address() != nullptr, i, {"has null data; it must point to size elements"});
       require(data[i].type() == moved[i].data_type, i,
               {"has ", name_of(data[i].type()), " data now, but it was constructed with ", name_of(moved[i].data_type),
-               "; types cannot change"});
+               "; the types of parameters cannot change"});
       require_aligned(data[i].address(), data[i].type(), i, "data");
       moved[i].data = data[i].address();
       if (!gradients) continue;
-      if ((*gradients)[i].address() != nullptr) require_type(i, (*gradients)[i]);
+      if ((*gradients)[i].address() != nullptr) require_type((*gradients)[i], i);
       moved[i].point_at((*gradients)[i]);
     }
     written_ = disjoint_spans(moved);
@@ -204,34 +206,31 @@ class layout {
     throw_sentence({"tensor ", tensor, " "}, what);
   }
 
-  static void require_types(const parameter& p, std::size_t i, bool takes_types) {
-    require_taken(p.data.type(), "data", i, takes_types);
-    require_taken(p.gradient.type(), "gradients", i, takes_types);
+  void require_types(const parameter& p, std::size_t i) const {
+    require_taken(p.data.type(), "data", i);
+    require_type(p.gradient, i);
     require(p.master == nullptr || p.data.type() != element_type::float32, i,
             {"has a master copy, but its data is float32; only bfloat16 and float16 data have one, so master must be "
              "null"});
     require_aligned(p.data.address(), p.data.type(), i, "data");
-    require_aligned(p.gradient.address(), p.gradient.type(), i, "gradient");
     require_aligned(p.master, element_type::float32, i, "master");
   }
 
-  static void require_taken(element_type type, const char* what, std::size_t i, bool takes_types) {
+  void require_type(const parameter::gradient_pointer& gradient, std::size_t i) const {
+    require_taken(gradient.type(), "gradients", i);
+    require_aligned(gradient.address(), gradient.type(), i, "gradient");
+  }
+
+  void require_taken(element_type type, const char* what, std::size_t i) const {
     static constexpr const char* why =
         ", but this optimizer takes float32 alone; give it the Backend slamb::precision::mixed<...>, which takes "
         "float32, bfloat16 and float16";
-    require(takes_types || type == element_type::float32, i, {"has ", name_of(type), " ", what, why});
+    require(takes_types_ || type == element_type::float32, i, {"has ", name_of(type), " ", what, why});
   }
 
   void require_number(std::size_t given, const char* call, const char* of_what) const {
     if (given != segments_.size())
       throw_sentence({call, " was given ", given, of_what, ", but there are ", segments_.size(), " tensors"});
-  }
-
-  void require_type(std::size_t tensor, const parameter::gradient_pointer& gradient) const {
-    require(gradient.type() == segments_[tensor].gradient_type, tensor,
-            {"has a ", name_of(gradient.type()), " gradient now, but it was constructed with one of ",
-             name_of(segments_[tensor].gradient_type), "; types cannot change"});
-    require_aligned(gradient.address(), gradient.type(), tensor, "gradient");
   }
 
   [[gnu::noinline]] static void require_aligned(const void* array, element_type type, std::size_t i, const char* what) {
@@ -325,6 +324,7 @@ class layout {
     return all_written;
   }
 
+  bool takes_types_ = false;
   std::vector<segment> segments_;
   std::vector<memory_span> written_;  // the user's memory that steps write, in the order of its addresses
   std::vector<tile> tiles_;
