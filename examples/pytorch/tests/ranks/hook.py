@@ -1,6 +1,9 @@
 """compression_hook of DistributedDataParallel."""
 
+import contextlib
+import math
 import pickle
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -303,12 +306,274 @@ def a_gradient_that_is_not_finite_becomes_nan_on_all_ranks_and_changes_no_error(
         require_same_bits(wrapped.mean(step), undisturbed.mean(step))
 
 
+# ------------------------------------------------------------------------------------------------------------ Loss scale
+
+
+class Scale:
+    """A loss scale, as a scaler has it."""
+
+    def __init__(self, value=1.0):
+        self.value = value
+
+    def get_scale(self):
+        return self.value
+
+
+SCALES = (256.0, 256.0, 16.0, 2.0**14, 2.0**14, 0.25)  # fewer than the hook needs to notice a fall by itself
+
+
+def mean_at(wrapped, step, scale, own=1.0):
+    """The mean, without the scale, if the losses have it. `own`: a further factor of this rank."""
+    return [g / scale for g in wrapped.mean_of([g * (scale * own) for g in gradients(step, rank())])]
+
+
+@contextlib.contextmanager
+def warns(count, *words):
+    """Requires so many warnings of the hook, with all these words."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    ours = [str(one.message) for one in caught if one.category is RuntimeWarning and "slamb" in str(one.message)]
+    assert len(ours) == count and all(word in text for word in words for text in ours), ours
+
+
+@check(2, each=("none", "int8", "sign", "fp16", "top_k", "random_k+int8"))
+def with_a_scaler_a_change_of_the_scale_changes_no_bit(name):
+    scale = Scale()
+    scaled, alike, forgetful = Wrapped(make_hook(name, scaler=scale)), Wrapped(make_hook(name)), Wrapped(make_hook(name))
+    differs = False
+    for step, scale.value in enumerate(SCALES):
+        expected = mean_at(alike, step, SCALES[0])
+        require_same_bits(mean_at(scaled, step, scale.value), expected)
+        differs = differs or bits(mean_at(forgetful, step, scale.value)) != bits(expected)
+    assert differs == (name != "none")  # the scaler matters
+
+
+class TopKOracle:
+    """docs/algorithms/compressors.md, "top_k", with error feedback, in double, for small tensors: what all ranks receive."""
+
+    def __init__(self, k):
+        self.k, self.taken = k, 0
+        self.errors = [[torch.zeros(shape, dtype=torch.float64) for shape in SHAPES] for _ in range(size())]
+
+    def mean(self, step):
+        signals = [[g.double() + e for g, e in zip(gradients(step, one), self.errors[one])] for one in range(size())]
+        leader, received = signals[self.taken % size()], []
+        for i, z in enumerate(leader):
+            chosen = torch.zeros(z.numel(), dtype=torch.bool)
+            chosen[z.flatten().abs().topk(math.ceil(self.k * z.numel())).indices] = True
+            chosen = chosen.reshape(z.shape)
+            received.append(sum(torch.where(chosen, of_rank[i], 0.0) for of_rank in signals) / size())
+            for one in range(size()):
+                self.errors[one][i] = torch.where(chosen, 0.0, signals[one][i])
+        self.taken += 1
+        return received
+
+
+@check(2, each=("get_scale", "function", "rescale"))
+def with_any_scale_errors_are_those_of_an_oracle(way):
+    scale, oracle = Scale(), TopKOracle(0.1)
+    scaler = {"get_scale": scale, "function": scale.get_scale, "rescale": None}[way]
+    wrapped = Wrapped(compression_hook("top_k", k=0.1, scaler=scaler))
+    for step, value in enumerate((700.0, 700.0, 3.0, 5e4, 1e-3, 1e-3)):
+        if way == "rescale" and step > 0:
+            wrapped.hook.rescale(value / scale.value)
+        scale.value = value
+        require_near(mean_at(wrapped, step, value), oracle.mean(step), 1e-5)
+
+
+@check(lambda name: (2, 4) if name == "sign" else 2, each=("int8", "sign", "top_k"))
+def a_sudden_fall_of_all_gradients_shrinks_the_errors_and_warns_once(name):
+    wrapped, undisturbed = Wrapped(make_hook(name)), Wrapped(make_hook(name))
+    with warns(1, "fallen to 0.0", "scaler=", "rescale()"):
+        for step in range(24):
+            scale = 1.0 if step < 10 else 2.0**-6 if step < 20 else 2.0**-16
+            require_same_bits(mean_at(wrapped, step, scale), mean_at(undisturbed, step, 1.0))
+    now = wrapped.hook.statistics()
+    assert (now["step"], now["skipped_steps"]) == (24, 2)
+    (norm,), (expected,) = now["worker_error_norms"], undisturbed.hook.statistics()["worker_error_norms"]
+    assert abs(norm / (expected * 2.0**-16) - 1.0) < 1e-6
+
+
+@check(2, each=("too_early", "too_little", "on_rank_0", "on_rank_1", "to_zero", "and_rescaled"))
+def other_falls_change_nothing(case):
+    scale = Scale()
+    wrapped, undisturbed = Wrapped(make_hook("sign")), Wrapped(make_hook("sign", scaler=scale))
+    fall, first = {"too_early": (2.0**-10, 6), "too_little": (0.25, 12), "to_zero": (0.0, 12)}.get(case, (2.0**-10, 12))
+    with warns(0):
+        for step in range(20):
+            own = fall if step >= first and case != f"on_rank_{1 - rank()}" else 1.0
+            if case == "and_rescaled" and step == first:
+                scale.value = fall
+                wrapped.hook.rescale(fall)
+            elif case == "to_zero" and step % 2:
+                own = 1.0  # afterwards gradients are as before
+            require_same_bits(mean_at(wrapped, step, 1.0, own), mean_at(undisturbed, step, 1.0, own))
+    assert wrapped.hook.statistics()["skipped_steps"] == (1 if case == "on_rank_0" else 0)
+
+
+@check(2)
+def gradients_that_are_not_finite_are_no_fall_and_are_not_remembered():
+    wrapped, undisturbed = Wrapped(make_hook("sign")), Wrapped(make_hook("sign"))
+    with warns(1):
+        for step in range(20):
+            if step in (3, 9, 10):
+                values = gradients(100, rank())
+                values[0].view(-1)[0] = float("inf")
+                # Rank 0 has finite gradients, which are small: with more steps behind it, it thinks of a fall.
+                own = values if rank() == 1 else [g * 1e-6 for g in gradients(100, rank())]
+                assert all(bool(g.isnan().all()) for g in wrapped.mean_of(own))
+            scale = 1.0 if step < 12 else 2.0**-7
+            require_same_bits(mean_at(wrapped, step, scale), mean_at(undisturbed, step, 1.0))
+
+
+@check(2, each=("loaded", "pickled"))
+def a_state_has_the_unit_of_the_errors_and_the_norms_of_the_gradients(way):
+    whole, undisturbed = Wrapped(make_hook("sign")), Wrapped(make_hook("sign"))
+    for step in range(10):
+        if step == 3:
+            whole.hook.rescale(8.0)
+        require_same_bits(mean_at(whole, step, 1.0 if step < 3 else 8.0), mean_at(undisturbed, step, 1.0))
+    if way == "loaded":
+        hook = make_hook("sign")
+        hook.load_state_dict(pickle.loads(pickle.dumps(whole.hook.state_dict())))
+        assert hook.state_dict()["unit"] == 8.0
+    else:
+        hook = pickle.loads(pickle.dumps(whole.hook))
+    resumed = Wrapped(hook)
+    with warns(1):  # the next gradients have fallen
+        for step in range(10, 13):
+            require_same_bits(mean_at(resumed, step, 2.0**-7), mean_at(undisturbed, step, 1.0))
+
+
+@check(2)
+def a_state_of_a_hook_with_a_scaler_continues_at_another_scale():
+    scale = Scale(1024.0)
+    whole, undisturbed = Wrapped(make_hook("sign", scaler=scale)), Wrapped(make_hook("sign"))
+    for step in range(3):
+        require_same_bits(mean_at(whole, step, 1024.0), mean_at(undisturbed, step, 1.0))
+    saved, pickled = whole.hook.state_dict(), pickle.dumps(whole.hook)
+    scale.value = 2.0
+    hook = make_hook("sign", scaler=scale)
+    hook.load_state_dict(saved)
+    unpickled = pickle.loads(pickled)
+    unpickled.scaler = scale
+    resumed = [Wrapped(hook), Wrapped(unpickled)]
+    for step in range(3, 6):
+        expected = mean_at(undisturbed, step, 1.0)
+        for one in resumed:
+            require_same_bits(mean_at(one, step, 2.0), expected)
+    with raises(ValueError, "a hook with a scaler", "scaler="):
+        make_hook("sign").load_state_dict(saved)
+    for of_hook in (pickled, pickle.dumps(make_hook("sign", scaler=scale))):
+        try:
+            Wrapped(pickle.loads(of_hook)).mean(0)
+        except RuntimeError as error:
+            assert "set hook.scaler" in str(error), error
+        else:
+            raise AssertionError("a hook has forgotten that it had a scaler")
+
+
+@check(2)
+def a_state_of_an_earlier_version_loads():
+    plain, undisturbed = Wrapped(make_hook("sign")), Wrapped(make_hook("sign"))
+    for step in range(3):
+        require_same_bits(mean_at(plain, step, 512.0), mean_at(undisturbed, step, 512.0))
+    saved = plain.hook.state_dict()
+    old = {key: saved[key] for key in ("sizes", "ranks")}
+    hooks = [make_hook("sign"), make_hook("sign", scaler=Scale(512.0))]
+    for hook in hooks:
+        hook.load_state_dict(old)
+    without, scaled = (Wrapped(hook) for hook in hooks)
+    for step in range(3, 5):
+        expected = mean_at(undisturbed, step, 512.0)
+        require_same_bits(mean_at(without, step, 512.0), expected)
+        require_same_bits(mean_at(scaled, step, 512.0), expected)
+    scaled.hook.scaler.value = 128.0
+    require_same_bits(mean_at(scaled, 5, 128.0), mean_at(undisturbed, 5, 512.0))
+
+
+# Before, GradScaler was for GPUs only.
+@check(2, needs=(2, 3))
+def with_gradscaler_a_training_has_the_bits_of_one_without():
+    def train(scaler):
+        model = DistributedDataParallel(GivenGradients())
+        model.register_comm_hook(None, make_hook("sign", scaler=scaler))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        for step in range(12):
+            overflows = step in (0, 1, 7)
+            if overflows and not scaler.is_enabled():
+                continue
+            optimizer.zero_grad()
+            factor = float("inf") if overflows and rank() == 1 else 1.0
+            scaler.scale(model(gradients(step, rank())) * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return list(model.parameters()), scaler.get_scale()
+
+    expected, _ = train(torch.amp.GradScaler("cpu", enabled=False))
+    found, scale = train(torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=2))
+    require_same_bits(found, expected)
+    assert scale == 2.0 ** (16 - 3 + 2 + 2), scale
+
+
+@check(2)
+def means_that_sixteen_bits_cannot_hold_become_infinite_on_all_ranks():
+    scale = Scale()
+    # Elements are sent every tenth step, with the sum of ten gradients.
+    halves = Wrapped(compression_hook("random_k", k=0.1, scaler=scale), dtype=torch.float16)
+    floats = Wrapped(compression_hook("random_k", k=0.1))
+    overflows = 0
+    for step, scale.value in enumerate(12 * [4096.0] + 2 * [256.0]):
+        values = [(g * scale.value).half() for g in gradients(step, rank())]
+        received = halves.mean_of(values)
+        expected = floats.mean_of([v.float() * (4096.0 / scale.value) for v in values])
+        expected = [(g * (scale.value / 4096.0)).half() for g in expected]
+        require_same_bits(received, expected)
+        assert are_equal_on_all_ranks(received)
+        assert not any(bool(g.isnan().any()) for g in received)
+        overflows += any(bool(g.isinf().any()) for g in received)
+        assert scale.value == 4096.0 or not any(bool(g.isinf().any()) for g in received)
+    assert overflows > 0
+
+
+@check(2)
+def ranks_with_different_units_are_found():
+    wrapped = Wrapped(make_hook("sign"))
+    wrapped.mean(0)
+    wrapped.hook.rescale(0.5 if rank() == 0 else 1.0)
+    try:
+        wrapped.mean(1)
+    except RuntimeError as error:
+        assert "ranks differ in the unit" in str(error) and "rescale()" in str(error), error
+    else:
+        raise AssertionError("ranks with errors in different units have exchanged them")
+
+
+@check(2)
+def wrong_scales_are_rejected():
+    for scaler in (3.0, "scaler", torch.tensor(1.0)):
+        with raises(ValueError, "get_scale()", "a function"):
+            make_hook("sign", scaler=scaler)
+    wrapped = Wrapped(make_hook("sign"))
+    for factor in (0.0, -1.0, float("nan"), float("inf"), "2"):
+        with raises(ValueError, "factor"):
+            wrapped.hook.rescale(factor)
+    require_same_bits(wrapped.mean(0), Wrapped(make_hook("sign")).mean(0))
+    for value in (0.0, float("nan"), None):
+        try:
+            Wrapped(make_hook("sign", scaler=Scale(value))).mean(0)
+        except (ValueError, RuntimeError) as error:  # torch 1.13 makes it a RuntimeError
+            assert "the loss scale" in str(error), error
+        else:
+            raise AssertionError(f"a loss scale of {value} was accepted")
+
+
 # ------------------------------------------------------------------------------------------------------------ Checkpoints
 
 
 def state_of(hook):
     return list(hook.state_dict()["ranks"].values())
-
 
 
 @check(lambda name: (2, 4) if name == "int8" else 2, each=("int8", "sign", "random_k", "top_k", "random_k+int8", "none"))
@@ -410,6 +675,14 @@ def a_hook_for_another_model_must_be_constructed():
         assert "construct another hook" in str(error), repr(error)
     else:
         raise AssertionError("a hook with the errors of one model was accepted by another")
+
+
+@check(2)
+def a_hook_of_fully_sharded_data_parallel_is_rejected():
+    hook, whole, part = make_hook("int8"), torch.zeros(4), torch.zeros(2)
+    for given in ((whole,), (whole, part)):  # without and with sharding
+        with raises(TypeError, "given a Tensor", "GradBucket", "FullyShardedDataParallel", "wrap the model in Dist"):
+            hook(None, *given)
 
 
 @check(2)

@@ -114,6 +114,12 @@ class Ranks:
         _wait(dist.all_gather(all_words, own, group=self.group, async_op=True))
         return [int(one) for one in all_words]
 
+    def largest(self, values: list[float]) -> list[float]:
+        """The largest of all ranks' values, one by one."""
+        found = torch.tensor(values, dtype=torch.float64, device=self._device)
+        _wait(dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.group, async_op=True))
+        return [float(one) for one in found]
+
     def gather_bytes(self, mine: torch.Tensor, to: int) -> Optional[list[torch.Tensor]]:
         """Every rank's tensor of bytes at rank `to`; None at the others. Their sizes may differ."""
         sizes, padded = self._padded(mine)
