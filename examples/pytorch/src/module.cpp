@@ -1,9 +1,11 @@
 // The Python module: optimizers over tensors that are given as addresses. It knows no framework; slamb/torch does.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
@@ -18,6 +20,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -146,11 +149,22 @@ class optimizer {
       : held_(make(find_maker(recipe, compressor, moments), tensors, data, gradients, masters,
                    settings(std::move(given), recipe + " with compressor = '" + compressor + "'"),
                    {threads, rounding_seed, stream_at(stream)}, std::move(ranks))) {
-    for (const tensor& t : tensors) types_.push_back(type_named(t.type));
+    for (const tensor& t : tensors) {
+      types_.push_back(type_named(t.type));
+      sizes_.push_back(static_cast<std::size_t>(t.size));
+    }
+    gradient_types_ = types_;
   }
 
   void step(const std::vector<double>& rates) { held_.step(std::span<const double>(rates)); }
   void step_at(address rates) { held_.step(slamb::device_learning_rates{reinterpret_cast<const double*>(rates)}); }
+  /// For the addresses that are set next.
+  void set_gradient_types(const std::vector<std::string>& names) {
+    require_one_for_each(names.size(), "types of gradients");
+    std::vector<slamb::parameter::element_type> all;
+    for (const std::string& name : names) all.push_back(type_named(name));
+    gradient_types_ = std::move(all);
+  }
   void set_gradients(const std::vector<address>& to) {
     held_.set_gradients(std::span<const slamb::parameter::gradient_pointer>(gradients_at(to)));
   }
@@ -188,6 +202,18 @@ class optimizer {
   void load_state(address from, std::uint64_t bytes, bool from_other_ranks) {
     held_.load_state({reinterpret_cast<const std::byte*>(from), bytes}, {.from_other_ranks = from_other_ranks});
   }
+
+  /// @param self  keeps the memory alive
+  /// @return the momentum and the variance of a tensor; None if they are not floats
+  nb::object moments(const nb::object& self, std::size_t tensor) {
+    if (tensor >= sizes_.size())
+      throw std::invalid_argument("slamb: moments() was given tensor " + std::to_string(tensor) + ", but there are " +
+                                  std::to_string(sizes_.size()));
+    const auto own = held_.moments(tensor);
+    if (own.momentum.size() != sizes_[tensor]) return nb::none();
+    return nb::make_tuple(array_of(own.momentum, self), array_of(own.variance, self));
+  }
+  void set_steps(std::uint64_t taken) { held_.set_steps(taken); }
 
   void broadcast_parameters(int root) { held_.broadcast_parameters(root); }
   void synchronize_parameters() { held_.synchronize_parameters(); }
@@ -265,6 +291,19 @@ class optimizer {
     return make(all, given, std::move(joined), m);
   }
 
+  static nb::object array_of(std::span<float> numbers, const nb::object& owner) {
+#if defined(SLAMB_BINDING_CUDA)
+    int device = 0;
+    if (cudaPointerAttributes where{}; cudaPointerGetAttributes(&where, numbers.data()) == cudaSuccess)
+      device = where.device;
+    constexpr int kind = nb::device::cuda::value;
+#else
+    constexpr int device = 0, kind = nb::device::cpu::value;
+#endif
+    const std::size_t shape[] = {numbers.size()};
+    return nb::cast(nb::ndarray<float>(numbers.data(), 1, shape, owner, nullptr, nb::dtype<float>(), kind, device));
+  }
+
   void require_one_for_each(std::size_t count, const char* of_what) const {
     if (count != types_.size())
       throw std::invalid_argument("slamb: " + std::to_string(count) + " " + of_what + " were given for " +
@@ -274,27 +313,47 @@ class optimizer {
     require_one_for_each(to.size(), "addresses of gradients");
     std::vector<slamb::parameter::gradient_pointer> all;
     all.reserve(to.size());
-    for (std::size_t i = 0; i < to.size(); ++i) all.emplace_back(pointer_to(to[i], types_[i]));
+    for (std::size_t i = 0; i < to.size(); ++i) all.emplace_back(pointer_to(to[i], gradient_types_[i]));
     return all;
   }
 
   slamb::optimizer held_;
   std::vector<slamb::parameter::element_type> types_;
+  std::vector<slamb::parameter::element_type> gradient_types_;
+  std::vector<std::size_t> sizes_;
 };
 
-/// A hash of 63 bits of the bytes of arrays, to compare gradients of different ranks; 0 if all bytes are 0. At most 64 KiB of each
-/// are read.
-std::int64_t hash_of(const std::vector<std::pair<address, std::uint64_t>>& arrays) {
-  std::uint64_t hash = 14695981039346656037ULL;  // FNV-1a
-  unsigned char any = 0;
-  for (const auto& [at, bytes] : arrays) {
-    const auto* const first = reinterpret_cast<const unsigned char*>(at);
-    for (std::uint64_t i = 0; i < std::min<std::uint64_t>(bytes, 1U << 16U); ++i) {
-      hash = (hash ^ first[i]) * 1099511628211ULL;
-      any |= first[i];
-    }
+/// Adds the bits of numbers to a hash (FNV-1a).
+/// @param exponent  the bits that are all set in a number that is not finite
+/// @return true if all numbers are finite
+template <class Word>
+bool add_to_hash(std::span<const Word> numbers, Word exponent, std::uint64_t& hash, bool& differ) {
+  for (const Word bits : numbers) {
+    if ((bits & exponent) == exponent) return false;
+    hash = (hash ^ bits) * 1099511628211ULL;
+    differ = differ || bits != numbers.front();
   }
-  return any == 0 ? 0 : static_cast<std::int64_t>(hash >> 1U | 1U);
+  return true;
+}
+
+/// A hash of 63 bits of gradients, to compare those of different ranks. At most 64 KiB of each are read.
+/// @param arrays  the address, the number of elements and the type of each
+/// @return 0 if they say nothing about the data: one is not finite, or each has the same number everywhere
+std::int64_t hash_of_gradients(const std::vector<std::tuple<address, std::uint64_t, std::string>>& arrays) {
+  constexpr std::uint64_t most = 1U << 16U;
+  std::uint64_t hash = 14695981039346656037ULL;
+  bool differ = false;
+  for (const auto& [at, elements, type_name] : arrays) {
+    const auto type = type_named(type_name);
+    const auto count = static_cast<std::size_t>(std::min(elements, most / slamb::detail::size_of(type)));
+    const bool is_finite =
+        type == slamb::parameter::float32
+            ? add_to_hash<std::uint32_t>({reinterpret_cast<const std::uint32_t*>(at), count}, 0x7F800000U, hash, differ)
+            : add_to_hash<std::uint16_t>({reinterpret_cast<const std::uint16_t*>(at), count},
+                                         type == slamb::parameter::bfloat16 ? 0x7F80U : 0x7C00U, hash, differ);
+    if (!is_finite) return 0;
+  }
+  return differ ? static_cast<std::int64_t>(hash >> 1U | 1U) : 0;
 }
 
 }  // namespace
@@ -335,6 +394,8 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
       .def("step", &optimizer::step, "rates"_a, without_lock(), "One step, with a learning rate for each group.")
       .def("step_at", &optimizer::step_at, "rates"_a, without_lock(),
            "One step, with learning rates for each group that are read at this address, as float64, when it runs.")
+      .def("set_gradient_types", &optimizer::set_gradient_types, "types"_a,
+           "The types of the gradients whose addresses are set next.")
       .def("set_gradients", &optimizer::set_gradients, "gradients"_a, "The addresses of all gradients; 0 for none.")
       .def("set_parameters", &optimizer::set_parameters, "data"_a, "gradients"_a,
            "The addresses of all parameters and gradients.")
@@ -347,6 +408,15 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
            "Writes the state to memory.")
       .def("load_state", &optimizer::load_state, "source"_a, "bytes"_a, "from_other_ranks"_a, without_lock(),
            "Continues from a state in memory.")
+      .def(
+          "moments",
+          [](const nb::object& self, std::size_t tensor) { return nb::cast<optimizer&>(self).moments(self, tensor); },
+          "tensor"_a, nb::sig("def moments(self, tensor: int) -> tuple[typing.Any, typing.Any] | None"),
+          "The momentum and the variance of a tensor, as arrays in the optimizer's memory, which they keep alive. None "
+          "if "
+          "they are not float32.")
+      .def("set_steps", &optimizer::set_steps, "taken"_a, without_lock(),
+           "Continues as after so many steps. All ranks must.")
       .def("broadcast_parameters", &optimizer::broadcast_parameters, "root"_a, without_lock(),
            "Gives all ranks the parameters of one. Collective.")
       .def("synchronize_parameters", &optimizer::synchronize_parameters, without_lock(),
@@ -373,6 +443,8 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
 
   m.def("compressors", &binding::compressors_of, "recipe"_a, "moments"_a = "float32",
         "The compressors with which a recipe can be made.");
-  m.def("hash_of", &binding::hash_of, "arrays"_a, without_lock(),
-        "A hash of arrays, each given by its address and its number of bytes; 0 if all bytes are 0.");
+  m.def(
+      "hash_of_gradients", &binding::hash_of_gradients, "arrays"_a, without_lock(),
+      "A hash of arrays, each given by its address, its number of elements and its type. 0 if a number is not finite, "
+      "or each array has the same number everywhere.");
 }

@@ -214,21 +214,19 @@ def test_loading_a_state_keeps_what_was_written_to_parameters_with_gaps():
 @pytest.mark.parametrize(
     "wrong, text",
     [
-        (lambda: torch.zeros(2, dtype=torch.float64), "float64"),
+        (lambda: torch.zeros(2, dtype=torch.float64), "float64.*requires_grad=False.*convert"),
         (lambda: torch.zeros(2, dtype=torch.complex64), "complex64"),
-        (lambda: torch.zeros(2, dtype=torch.int64), "int64"),
-        (lambda: torch.zeros(2, dtype=torch.bool), "bool"),
         (lambda: torch.zeros(2, device="meta"), "meta"),
         (lambda: torch.eye(3).to_sparse(), "sparse"),
         (lambda: torch.eye(3).to_sparse_csr(), "sparse"),
         (lambda: torch.zeros(1, 3).expand(4, 3), "share|overlap|stride|expand"),
     ],
-    ids=["float64", "complex", "integer", "bool", "meta", "sparse", "sparse csr", "expanded"],
+    ids=["float64", "complex", "meta", "sparse", "sparse csr", "expanded"],
 )
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
 def test_a_parameter_that_is_not_supported_is_rejected_with_its_number(wrong, text):
     with pytest.raises(ValueError, match=f"(parameter|tensor) 1.*({text})"):
-        st.AdamW([torch.nn.Parameter(torch.zeros(2)), wrong()])
+        st.AdamW([torch.nn.Parameter(torch.zeros(2)), wrong().requires_grad_()])
 
 
 def test_a_model_on_a_device_without_memory_is_rejected():
@@ -239,9 +237,7 @@ def test_a_model_on_a_device_without_memory_is_rejected():
 def test_parameters_that_are_replaced_in_their_group_are_rejected():
     for replace in (
         lambda params: params.__setitem__(1, torch.nn.Parameter(torch.ones(3))),
-        lambda params: params.append(torch.nn.Parameter(torch.ones(3))),
         lambda params: params.pop(),
-        lambda params: params.reverse(),
     ):
         p = make_parameters([(2,), (3,)])
         optimizer = st.AdamW(p)
@@ -251,7 +247,7 @@ def test_parameters_that_are_replaced_in_their_group_are_rejected():
         replace(optimizer.param_groups[0]["params"])
         for one in (*p, *optimizer.param_groups[0]["params"]):
             one.grad = torch.ones_like(one)
-        with pytest.raises(ValueError, match="are other tensors than at the construction.*add_param_group"):
+        with pytest.raises(ValueError, match="lacks parameters that this optimizer trains.*add_param_group"):
             optimizer.step()
         assert_same_bits(p, before)
         optimizer.param_groups[0]["params"] = own
@@ -724,4 +720,4 @@ def test_a_parameter_that_is_expanded_later_is_rejected_before_the_step():
     p.grad = torch.ones(3, 4)
     with pytest.raises(ValueError, match="parameter 0 is expanded"):
         optimizer.step()
-    assert optimizer._parts[0].core.steps == 1
+    assert optimizer._shared.parts[0].core.steps == 1

@@ -31,6 +31,9 @@ class Optimizer:
         One step, with learning rates for each group that are read at this address, as float64, when it runs.
         """
 
+    def set_gradient_types(self, types: Sequence[str]) -> None:
+        """The types of the gradients whose addresses are set next."""
+
     def set_gradients(self, gradients: Sequence[int]) -> None:
         """The addresses of all gradients; 0 for none."""
 
@@ -51,6 +54,14 @@ class Optimizer:
 
     def load_state(self, source: int, bytes: int, from_other_ranks: bool) -> None:
         """Continues from a state in memory."""
+
+    def moments(self, tensor: int) -> tuple[Any, Any] | None:
+        """
+        The momentum and the variance of a tensor, as arrays in the optimizer's memory, which they keep alive. None if they are not float32.
+        """
+
+    def set_steps(self, taken: int) -> None:
+        """Continues as after so many steps. All ranks must."""
 
     def broadcast_parameters(self, root: int) -> None:
         """Gives all ranks the parameters of one. Collective."""
@@ -99,7 +110,7 @@ class TensorLayouts:
 def compressors(recipe: str, moments: str = 'float32') -> list[str]:
     """The compressors with which a recipe can be made."""
 
-def hash_of(arrays: Sequence[tuple[int, int]]) -> int:
+def hash_of_gradients(arrays: Sequence[tuple[int, int, str]]) -> int:
     """
-    A hash of arrays, each given by its address and its number of bytes; 0 if all bytes are 0.
+    A hash of arrays, each given by its address, its number of elements and its type. 0 if a number is not finite, or each array has the same number everywhere.
     """

@@ -120,7 +120,7 @@ def trains_alone(optimizer, parameters):
         reference.step()
     require_near(parameters, theirs, 1e-6)
     assert optimizer.statistics()["sent_bytes"] == 0
-    assert ranks_in(optimizer.state_dict()) == ["rank0_of_1"]
+    assert ranks_in(optimizer.state_dict()) == []  # the state of torch.optim.AdamW
 
 
 @check(2)

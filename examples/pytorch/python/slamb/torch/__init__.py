@@ -12,8 +12,10 @@ Each is a `torch.optim.Optimizer`. With several processes, `step()` exchanges wh
 `compression_hook` compresses the gradients that `DistributedDataParallel` averages, for any optimizer.
 """
 
+from slamb.torch._clients import consolidate_on_save
 from slamb.torch._hook import CompressionHook, compression_hook
-from slamb.torch._optimizers import AdamW, Lamb, OneBitAdam, OneBitLamb, Optimizer, Slamb, ZeroOneAdam
+from slamb.torch._optimizer import Optimizer
+from slamb.torch._optimizers import AdamW, Lamb, OneBitAdam, OneBitLamb, Slamb, ZeroOneAdam
 
 __all__ = [
     "AdamW",
@@ -25,4 +27,5 @@ __all__ = [
     "Slamb",
     "ZeroOneAdam",
     "compression_hook",
+    "consolidate_on_save",
 ]

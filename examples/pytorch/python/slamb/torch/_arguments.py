@@ -50,6 +50,12 @@ def rate(name: str, value: Any) -> None:
         raise ValueError(f"slamb: {name} = {value!r}, but it must be a finite number >= 0")
 
 
+def decay(name: str, value: Any) -> None:
+    """Requires a weight decay."""
+    if not 0.0 <= number(name, value) < math.inf:
+        raise ValueError(f"slamb: {name} = {value!r}, but it must be in [0, inf)")
+
+
 def pair(name: str, value: Any) -> tuple[float, float]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence) or len(value) != 2:
         raise ValueError(f"slamb: {name} must be a pair of numbers in [0, 1), not {value!r}")

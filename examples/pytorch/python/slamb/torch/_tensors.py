@@ -54,6 +54,16 @@ def is_sharded(tensor: torch.Tensor) -> bool:
     return hasattr(tensor, "_local_tensor") and hasattr(tensor, "placements")
 
 
+def is_flattened(tensor: torch.Tensor) -> bool:
+    """True for a parameter of FullyShardedDataParallel (FSDP1), of which this rank has a piece, or which is a row of pieces."""
+    return bool(getattr(tensor, "_fsdp_flattened", False))
+
+
+def is_lazy(tensor: torch.Tensor) -> bool:
+    """True for a parameter of a lazy module whose shape is not known yet."""
+    return isinstance(tensor, torch.nn.parameter.UninitializedParameter)
+
+
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
@@ -126,7 +136,7 @@ class Tensors:
 
     Of a DTensor it is this rank's part.
 
-    :param number: of the first parameter, for messages
+    :param numbers: of the parameters, for messages
     :param strides: the order of parameters, by their number here, as `reordered` returns it; None: that in which they lie
     """
 
@@ -134,13 +144,13 @@ class Tensors:
         self,
         parameters: Sequence[torch.Tensor],
         keeps_masters: bool,
-        number: int = 0,
+        numbers: Optional[Sequence[int]] = None,
         strides: Optional[dict[int, Strides]] = None,
     ) -> None:
         self.given = list(parameters)
         self.are_sharded = any(map(is_sharded, self.given))
         self.parameters = list(map(local_part, self.given))
-        self._number = number
+        self._numbers = range(len(self.given)) if numbers is None else numbers
         self.device = self.parameters[0].device
         self.types = [self._type_name(i, p) for i, p in enumerate(self.parameters)]
         self._dtypes = [p.dtype for p in self.parameters]
@@ -159,6 +169,7 @@ class Tensors:
         # Describes contiguous tensors in one call. Older torch has no such table.
         table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
         self._layouts = None if table is None else _native.TensorLayouts.of(table, self.parameters)
+        self._gradient_layouts = self._layouts  # of gradients, whose types may differ from the parameters'
         # Float copies of parameters of 16 bits, which steps read and update.
         self.masters: dict[int, torch.Tensor] = {}
         self._versions: dict[int, int] = {}  # of parameters with a master, as this optimizer has left them
@@ -173,6 +184,7 @@ class Tensors:
                     self.masters[i] = self._stored(i).to(torch.float32)
                     self._versions[i] = p._version
         self.data = self._addresses()
+        self.gradient_types = list(self.types)
         self.gradients = self._gradient_addresses()
 
     def reordered(self) -> dict[int, Strides]:
@@ -194,7 +206,7 @@ class Tensors:
         """
         if self.are_sharded:
             self.parameters = list(map(local_part, self.given))
-        if self._are_all_plain and self._contiguous_addresses(self.parameters) == self.data:
+        if self._are_all_plain and self._contiguous_addresses(self.parameters, self._layouts) == self.data:
             return False
         for i, p in enumerate(self.parameters):
             if p.dtype != self._dtypes[i] or p.shape != self.shapes[i] or p.device != self.device:
@@ -212,12 +224,13 @@ class Tensors:
         return before != self.data
 
     def have_gradients_moved(self) -> bool:
-        """Finds the gradients again. True if one has moved, come or gone since the last call.
+        """Finds the gradients again. True if one has moved, come or gone, or has another type than at the last call.
 
         :raises ValueError: for a gradient that is not dense
         """
-        before, self.gradients = self.gradients, self._gradient_addresses()
-        return before != self.gradients
+        before, types = self.gradients, self.gradient_types
+        self.gradients = self._gradient_addresses()
+        return before != self.gradients or types is not self.gradient_types
 
     def forget_places(self) -> None:
         """The next calls find that everything has moved."""
@@ -253,14 +266,25 @@ class Tensors:
         for i in self.masters:
             self._reload_master(i)
 
-    def bytes_of_gradients(self) -> list[tuple[int, int]]:
-        """The address and the number of bytes of each gradient that exists."""
+    def set_master(self, i: int, master: torch.Tensor) -> None:
+        """Replaces the master copy of parameter i, and the parameter, which is the copy, rounded."""
+        self.masters[i].copy_(master.detach())
+        with torch.no_grad():
+            self.parameters[i].copy_(self.masters[i])
+            if i in self._shadows:
+                self._shadows[i].copy_(self.masters[i])
+        self._versions[i] = self.parameters[i]._version
+
+    def arrays_of_gradients(self) -> list[tuple[int, int, str]]:
+        """The address, the number of elements and the type of each gradient that exists."""
         return [
-            (at, p.numel() * p.element_size()) for at, p in zip(self.gradients, self.parameters) if at and p.numel() > 0
+            (at, p.numel(), type_name)
+            for at, p, type_name in zip(self.gradients, self.parameters, self.gradient_types)
+            if at and p.numel() > 0
         ]
 
     def _name(self, i: int) -> str:
-        return f"parameter {self._number + i}"
+        return f"parameter {self._numbers[i]}"
 
     def _type_name(self, i: int, p: torch.Tensor) -> str:
         if p.device != self.device:
@@ -280,7 +304,8 @@ class Tensors:
         name = _TYPES.get(p.dtype)
         if name is None:
             raise ValueError(
-                f"slamb: {self._name(i)} has type {p.dtype}, but it must be torch.float32, torch.bfloat16 or torch.float16"
+                f"slamb: {self._name(i)} has type {p.dtype}, but it must be torch.float32, torch.bfloat16 or torch.float16, or "
+                f"have requires_grad=False; convert the model, for example by model.float()"
             )
         return name
 
@@ -305,11 +330,14 @@ class Tensors:
             return list(map(_address_of, self.parameters))
         return [self._stored(i).data_ptr() for i in range(len(self.parameters))]
 
-    def _contiguous_addresses(self, tensors: list[Any]) -> Optional[list[int]]:
+    def _contiguous_addresses(self, tensors: list[Any], layouts: Optional[_native.TensorLayouts]) -> Optional[list[int]]:
         """The addresses of tensors of these types and shapes that are contiguous; 0 for None. The usual case, without an
-        instruction of Python for each tensor. None if it is another case."""
-        if self._layouts is not None:
-            return self._layouts.addresses(tensors)
+        instruction of Python for each tensor. None if it is another case.
+
+        :param layouts: None: torch is too old to describe tensors; they must have the types and shapes of the parameters
+        """
+        if layouts is not None:
+            return layouts.addresses(tensors)
         with contextlib.suppress(TypeError, RuntimeError):  # one is None, or sparse
             if (
                 all(map(_is_contiguous, tensors))
@@ -327,10 +355,26 @@ class Tensors:
         if self.are_sharded:
             gradients = [None if g is None else local_part(g) for g in gradients]
         if self._are_all_row_major:
-            addresses = self._contiguous_addresses(gradients)
+            addresses = self._contiguous_addresses(gradients, self._gradient_layouts)
             if addresses is not None and not any(map(_is_negated, gradients if all(addresses) else filter(_exists, gradients))):
+                if self._gradient_layouts is None:
+                    self._set_gradient_types(self.types)  # that was the condition
                 return addresses
-        return [0 if g is None else self._gradient_address(i, g) for i, g in enumerate(gradients)]
+        addresses = [0 if g is None else self._gradient_address(i, g) for i, g in enumerate(gradients)]
+        types = [
+            was if g is None else _TYPES.get(g.dtype, "float32") for g, was in zip(gradients, self.gradient_types)
+        ]
+        if self._set_gradient_types(types) and self._layouts is not None and all(addresses):
+            table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+            self._gradient_layouts = _native.TensorLayouts.of(table, gradients)
+        return addresses
+
+    def _set_gradient_types(self, types: list[str]) -> bool:
+        """True if they have changed. Then `gradient_types` is another list."""
+        if types == self.gradient_types:
+            return False
+        self.gradient_types = list(types)
+        return True
 
     def _gradient_address(self, i: int, g: torch.Tensor) -> int:
         if g.layout != torch.strided:
@@ -345,13 +389,12 @@ class Tensors:
             )
         if g.numel() > 0 and not g.data_ptr():
             raise ValueError(f"slamb: the gradient of {self._name(i)} is a {type(g).__name__}, which has no memory of its own")
-        if g.dtype == self._dtypes[i] and has_strides(g, self.strides[i]) and not g.is_neg():
+        if g.dtype in _TYPES and has_strides(g, self.strides[i]) and not g.is_neg():
             return g.data_ptr()
+        dtype = g.dtype if g.dtype in _TYPES else torch.float32
         staged = self._staged.get(i)
-        if staged is None:
-            staged = self._staged[i] = torch.empty_strided(
-                g.shape, self.strides[i], dtype=self._dtypes[i], device=self.device
-            )
+        if staged is None or staged.dtype != dtype:
+            staged = self._staged[i] = torch.empty_strided(g.shape, self.strides[i], dtype=dtype, device=self.device)
         staged.copy_(g.detach())
         return staged.data_ptr()
 

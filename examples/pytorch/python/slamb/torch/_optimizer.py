@@ -1,0 +1,972 @@
+"""The base of all optimizers: steps, parameter groups and states."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import itertools
+import math
+import operator
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple, Optional, TypeVar, cast
+
+import torch
+
+from slamb.torch import _arguments as check
+from slamb.torch import _state as saved
+from slamb.torch._arguments import Setting
+from slamb.torch._options import FIXED_KEYS, checked_options, options_of, require_fixed_keys
+from slamb.torch._part import OWN_KEYS, Part
+from slamb.torch._ranks import Ranks, group_of
+from slamb.torch._tensors import Strides, Tensors, is_flattened, is_lazy, is_sharded
+
+_parameters_of = operator.itemgetter("params")
+
+# Keys of statistics that are added up over the parts.
+_SUMS_OF_PARTS = ("collectives", "payload_bytes", "sent_bytes", "bounded_elements", "late_elements")
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _is_trainable(p: torch.Tensor) -> bool:
+    return not is_lazy(p) and (p.requires_grad or p.grad is not None)
+
+
+class _SavedPart(NamedTuple):
+    """The state of a part, for a copy of the optimizer."""
+
+    members: list[int]
+    key: str
+    strides: dict[int, Strides]
+    state: torch.Tensor
+
+
+class _Shared:
+    """What belongs to one optimizer, however many objects stand for it: wrappers take over its attributes."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.process = os.getpid()
+        self.parts: Optional[list[Part]] = None  # None: of a copy, until it is used
+        self.saved_parts: list[_SavedPart] = []  # of a copy, until it is used
+        self.parameters: list[torch.Tensor] = []  # all of them, as at the last look
+        self.waiting: list[torch.Tensor] = []  # those of no part: frozen, or without a shape
+        self.entries: list[Any] = []  # all values of `state`, as at the last look
+        self.gathered: dict[str, list[torch.Tensor]] = {}  # bytes of parts by ranks
+        self.group: Optional["weakref.ref[torch.distributed.ProcessGroup]"] = None  # the given one
+        self.has_joined = False  # false: it may still join a process group
+        self.has_stepped_alone = False
+        self.has_warned_of_clipping = False
+        self.ranks: Optional[Ranks] = None
+        self.stream: Optional[torch.cuda.Stream] = None
+
+    def require_own_process(self, call: str) -> None:
+        """
+        :raises RuntimeError: in a process that was forked
+        """
+        if os.getpid() != self.process:
+            raise RuntimeError(
+                f"slamb: {call}() was called in a process that was forked after the optimizer was constructed; threads do not exist "
+                f"there. Construct an optimizer in the new process, or start it by spawn"
+            )
+
+
+def _exclusive(method: _Method) -> _Method:
+    """One call of an optimizer at a time. A thread that saves a state and one that trains wait for each other."""
+
+    @functools.wraps(method)
+    def locked(self: "Optimizer", *args: Any, **options: Any) -> Any:
+        self._shared.require_own_process(method.__name__)
+        with self._shared.lock:
+            return method(self, *args, **options)
+
+    return cast(_Method, locked)
+
+
+class Optimizer(torch.optim.Optimizer):
+    """The base of slamb's optimizers. Construct one of `AdamW`, `Lamb`, `Slamb`, `OneBitAdam`, `OneBitLamb`, `ZeroOneAdam`.
+
+    Parameters are dense tensors of float32, bfloat16 or float16, in any mixture, in host memory, or on a GPU if the package was
+    built for it. Those of 16 bits have a float32 copy, which steps update (`rounding="nearest"`), or each update is rounded up
+    or down at random, without a copy (`rounding="stochastic"`). Gradients may have any of these types.
+
+    Parameters with `requires_grad=False` cost nothing. They may be of any type. One that is trained later, and one that comes
+    later by `add_param_group()` or in `param_groups`, has moments, schedules and a warm-up of its own. So have groups with
+    different `betas` or `eps`. Parameters of lazy modules are taken when they have a shape.
+
+    Keys of a parameter group: `lr`, `weight_decay`, `betas` and `eps`, which are read at each step, and `adapt` (False: trust
+    ratio 1) and `compress` (False: always exchanged dense), which are read at the construction. Groups whose `betas` and `eps`
+    were equal at the construction must keep them equal.
+
+    `state[p]` has the number of steps, and with AdamW and LAMB the moments `exp_avg` and `exp_avg_sq` in the memory of the
+    optimizer: what is written there counts. Entries of others in `state` are kept. Without other ranks, deleted entries begin
+    anew, and entries that were replaced are taken over, at the next call; with other ranks both are errors, and `reset_state()`
+    and `load_state_dict()` are for it.
+
+    With several ranks, all ranks must construct the optimizer, call `step()`, and make the calls whose description says
+    "Collective". All ranks must begin with equal parameters. `broadcast_parameters()` gives them those of rank 0. An optimizer
+    that was constructed before `init_process_group()` joins the process group at its first call after it.
+
+    Checkpoints: `state_dict()` has this rank's complete state. Dense AdamW and LAMB have the same state on all ranks. The others
+    keep compression errors, momenta or parameters of their own. Save them on every rank, or call `consolidate_state_dict()` on
+    all ranks before `state_dict()` on one. A run that continues from a state computes the same bits as one that was not
+    interrupted. If parameters have names, a state finds its parameters by them.
+
+    Calls from several threads wait for each other. In a process that was forked, every call is a RuntimeError.
+
+    :raises ValueError: for a wrong argument; the message names it and says what would be right. Nothing has changed then
+    :raises RuntimeError: if ranks differ in settings or parameters, or a collective failed
+    """
+
+    _recipe: ClassVar[str]
+    _keeps_own_parameters: ClassVar[bool] = False  # parameters may differ between ranks
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float,
+        compressor: str,
+        process_group: Optional["torch.distributed.ProcessGroup"],
+        exchange: bool,
+        rounding: str,
+        moments: str,
+        threads: Optional[int],
+        own: dict[str, Optional[Setting]],
+        settings: dict[str, Optional[Setting]],
+    ) -> None:
+        """
+        :param own: the named arguments of the class that are settings
+        :param settings: others, by their names here or in other libraries
+        """
+        if rounding not in ("nearest", "stochastic"):
+            raise ValueError(f"slamb: rounding must be 'nearest' or 'stochastic', not {rounding!r}")
+        settings = dict(settings)
+        fixed: dict[str, Any] = {key: settings.pop(key) for key in FIXED_KEYS if key in settings}
+        require_fixed_keys("", fixed)
+        self._arguments: dict[str, Any] = {
+            "compressor": check.text("compressor", compressor),
+            "exchange": check.truth("exchange", exchange),
+            "rounding": rounding,
+            "moments": check.text("moments", moments),
+            "threads": None if threads is None else check.count("threads", threads, 1),
+            "check_gradients": check.truth("check_gradients", settings.pop("check_gradients", True)),
+            "rounding_seed": check.count("rounding_seed", settings.pop("rounding_seed", 0), 0),
+            "from_other_ranks": check.truth("from_other_ranks", settings.pop("from_other_ranks", False)),
+        }
+        check.rate("lr", lr)
+        check.number("weight_decay", weight_decay)
+        canonical = check.settings_by_own_names(type(self).__init__, {"betas": betas, "eps": eps, **own}, settings)
+        canonical_betas = canonical.pop("beta1"), canonical.pop("beta2")
+        epsilon = canonical.pop("epsilon")
+        self._arguments["settings"] = canonical
+        self._is_constructed = False
+        self._shared = _Shared()
+        defaults: dict[str, Any] = {
+            "lr": lr,
+            "betas": betas if canonical_betas == check.pair("betas", betas) else canonical_betas,  # tensors may change
+            "eps": epsilon,
+            "weight_decay": weight_decay,
+            "adapt": True,
+            "compress": True,
+            **{key: fixed.get(key, possible[0]) for key, possible in FIXED_KEYS.items()},
+        }
+        super().__init__(params, defaults)
+        if not any(group["params"] for group in self.param_groups):
+            raise ValueError("slamb: params has no parameters; give at least one")
+        self._attach(process_group)
+        self._shared.parts = []
+        self._follow_groups()
+        self._is_constructed = True
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What GradScaler asks: whether steps divide by the loss scale and skip overflows. With several ranks they must, because
+        all ranks have to skip together. GradScaler refuses gradients of float16 otherwise."""
+        return (
+            self._shared.ranks is not None
+            or self._group_to_join() is not None
+            or any(group.get("fused") for group in self.param_groups)
+            or any(p.dtype == torch.float16 for p in self._parameters() if p.requires_grad)
+        )
+
+    # ------------------------------------------------------------------------------------------------ torch.optim.Optimizer
+
+    def step(self, closure: Optional[Callable[[], Any]] = None, **scaling: Any) -> Any:
+        """One step. Collective. Parameters whose gradient is None are left as they are. It must be None on all ranks.
+
+        :param closure: computes the loss again and returns it, with gradients
+        :return: the closure's loss
+        :raises RuntimeError: if ranks have diverged or a collective failed; at the first step, if the gradients of all ranks
+            are equal; in a process that was forked
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._step(*self._scaling(**scaling))
+        return loss
+
+    @_exclusive
+    def _step(self, loss_scale: Optional[torch.Tensor], found_inf: Optional[torch.Tensor]) -> None:
+        shared = self._shared
+        shared.gathered = {}
+        parts = self._prepared()
+        for part in parts:
+            part.check_step(self.param_groups, loss_scale, found_inf)  # all, before the first has changed anything
+        if not shared.has_joined and not shared.has_stepped_alone:
+            shared.has_stepped_alone = True
+            self._warn_if_ranks_are_missing()
+        for part in parts:
+            part.step(self.param_groups, loss_scale, found_inf)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds parameters. Collective after the construction."""
+        if not self._is_constructed:
+            super().add_param_group(param_group)
+            return
+        self._shared.require_own_process("add_param_group")
+        with self._shared.lock:
+            self._prepared()
+            super().add_param_group(param_group)
+            self._shared.gathered = {}
+            try:
+                self._follow_groups()
+            except BaseException:
+                self.param_groups.pop()
+                self._note_parameters(self._parameters())
+                raise
+
+    @_exclusive
+    def state_dict(self) -> dict[str, Any]:
+        """The state of this rank, and after `consolidate_state_dict` of all ranks. See the class. Its tensors are copies."""
+        live: dict[torch.Tensor, Any] = {}
+        try:
+            for place, part in enumerate(self._prepared()):
+                own = self._saved_of(place, part)
+                for p, values in zip(part.tensors.given, own):
+                    live[p] = self.state[p]
+                    self.state[p] = {**values, **{k: v for k, v in live[p].items() if k not in OWN_KEYS}}
+            return super().state_dict()
+        finally:
+            self.state.update(live)
+
+    @_exclusive
+    def load_state_dict(self, state_dict: dict[str, Any], from_other_ranks: Optional[bool] = None) -> None:
+        """Continues from a `state_dict()`. Load the model's parameters too. Those of `Slamb` and `ZeroOneAdam`, and parameters of
+        16 bits with rounding="nearest", are restored from this state. AdamW and LAMB also load a state of torch.optim.AdamW.
+        Collective if the state has other parts than this optimizer: parameters that were trained later, or in another order.
+
+        :param from_other_ranks: also accepts the state of other ranks, or of another number of ranks. Compression errors then
+            start at zero. Set it on all ranks or on none, and give all the same state. None: as at the construction
+        :raises ValueError: if the state does not fit; nothing has changed then
+        """
+        is_of_others = self._arguments["from_other_ranks"] if from_other_ranks is None else from_other_ranks
+        self._join()
+        self._built()
+        self._shared.gathered = {}
+        before = self.__dict__.copy()
+
+        def prepare(_: Any, given: dict[str, Any]) -> dict[str, Any]:
+            groups = self.param_groups
+            return saved.with_opaque_values(saved.with_own_keys(saved.in_order_of_names(given, groups), groups))
+
+        def adopt(_: Any) -> None:
+            saved.reveal(self.state)
+            self._take_over(is_of_others, is_loaded=True)
+
+        try:
+            if not hasattr(self, "register_load_state_dict_post_hook"):  # torch < 2.2
+                super().load_state_dict(prepare(self, state_dict))
+                adopt(self)
+                return
+            # Between the hooks of others, which see a state as it is saved, and as it is used.
+            with contextlib.ExitStack() as hooks:
+                hooks.callback(self.register_load_state_dict_pre_hook(prepare).remove)
+                hooks.callback(self.register_load_state_dict_post_hook(adopt, prepend=True).remove)
+                super().load_state_dict(state_dict)
+        except BaseException:
+            self.__dict__.update(before)
+            raise
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._shared.require_own_process("pickling or copying")
+        with self._shared.lock:
+            parts = [
+                _SavedPart(part.members, self._key(), part.tensors.reordered(), part.save())
+                for part in self._prepared()
+                if not part.has_open_state
+            ]
+            return {**super().__getstate__(), "_arguments": self._arguments, "_is_constructed": True, "_saved_parts": parts}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        is_copy = "_saved_parts" in state
+        super().__setstate__({key: value for key, value in state.items() if key != "_saved_parts"})
+        if is_copy:  # its compiled parts are made when it is used, over the default group
+            self._shared = _Shared()
+            self._shared.saved_parts = state["_saved_parts"]
+            self._attach(None)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Optimizer":
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        given = self._shared.group
+        group = None if given is None else given()
+        if given is not None and group is None:
+            raise RuntimeError("slamb: the process group has been destroyed; copy the optimizer before that")
+        copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        copied._attach(group)
+        return copied
+
+    # ------------------------------------------------------------------------------------------------------------- Of slamb
+
+    @_exclusive
+    def broadcast_parameters(self, root: int = 0) -> None:
+        """Gives all ranks the parameters of rank `root` of the process group. Collective. Call it before the first step.
+        Parameters with `requires_grad=False` are not among them."""
+        self._shared.gathered = {}
+        for part in self._prepared():
+            with part.on_its_stream():
+                part.core.broadcast_parameters(root)
+            part.tensors.after_step()
+
+    @_exclusive
+    def synchronize_parameters(self) -> None:
+        """Replaces parameters that differ between ranks by their mean, from which training continues. Collective. Parameters
+        differ only with `Slamb` and `ZeroOneAdam`. Call it before one rank saves the model."""
+        self._shared.gathered = {}
+        for part in self._prepared():
+            with part.on_its_stream():
+                part.core.synchronize_parameters()
+            part.tensors.after_step()
+
+    @_exclusive
+    def with_averaged_parameters(self, evaluate: Callable[[], Any]) -> Any:
+        """Calls `evaluate()` while parameters are their mean over ranks, and then restores this rank's own, to the bit.
+        Collective. For evaluations during a training; `evaluate` must not call the optimizer.
+
+        :return: the result of `evaluate()`
+        """
+        parts = self._prepared()
+        # The memory that is restored stays alive, even if `evaluate` gives parameters another.
+        own = [(p, p.detach()) for part in parts for p in part.tensors.parameters]
+        result: list[Any] = []
+
+        def within(number: int) -> None:
+            if number < len(parts):
+                with parts[number].on_its_stream():
+                    parts[number].core.with_averaged_parameters(lambda: within(number + 1))
+                return
+            # On a GPU the mean is computed on the optimizer's stream, and behind this call.
+            stream = self._shared.stream
+            with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
+                for part in parts:
+                    part.tensors.after_step()
+                result.append(evaluate())
+
+        try:
+            within(0)
+        finally:
+            for part in parts:
+                part.tensors.after_step()
+            for p, restored in own:
+                if p.data_ptr() != restored.data_ptr():
+                    p.detach().copy_(restored)
+        return result[0]
+
+    @_exclusive
+    def reload_parameters(self) -> None:
+        """Takes over values that were written to parameters of 16 bits through `.data`, which steps do not notice. Values that
+        were written to the parameters themselves, as by `model.load_state_dict()`, are noticed."""
+        for part in self._prepared():
+            part.tensors.reload_masters()
+
+    @_exclusive
+    def compare_ranks(self) -> None:
+        """Compares the ranks' steps and parameters now. Collective.
+
+        :raises RuntimeError: on every rank, if they differ
+        """
+        for part in self._prepared():
+            part.core.compare_ranks()
+
+    @_exclusive
+    def reset_state(self) -> None:
+        """Begins anew with the present parameters: moments, compression errors, schedules and the number of steps are those of a
+        new optimizer. With `Slamb` and `ZeroOneAdam` all ranks take the mean of their parameters first. Entries of others in
+        `state` are kept. Collective."""
+        self._shared.gathered = {}
+        parts = self._prepared(takes_over=False)
+        for part in parts:
+            with part.on_its_stream():
+                part.core.synchronize_parameters()
+            part.tensors.after_step()
+        for part in parts:
+            part.renew(self.param_groups)
+        self._show()
+
+    @_exclusive
+    def moments(self, parameter: torch.Tensor) -> dict[str, Any]:
+        """A copy of a parameter's moments, under the names of torch.optim: `step`, the number of steps taken, and `exp_avg` and
+        `exp_avg_sq`, tensors of the parameter's shape.
+
+        :raises ValueError: if it is not trained by this optimizer, or its moments are not stored as float32
+        """
+        for part in self._prepared():
+            for i, p in enumerate(part.tensors.given):
+                if p is parameter:
+                    found = part.moments(i)
+                    if found is None:
+                        raise ValueError(
+                            f"slamb: moments() was called on an optimizer with moments = {self._arguments['moments']!r}; only "
+                            f"those of moments = 'float32' can be read"
+                        )
+                    return {"step": part.core.steps, "exp_avg": found[0].clone(), "exp_avg_sq": found[1].clone()}
+        raise ValueError(
+            "slamb: moments() was given a tensor that this optimizer does not train; give it one of param_groups, which has "
+            "requires_grad=True"
+        )
+
+    @_exclusive
+    def import_state(self, state_dict: dict[str, Any]) -> None:
+        """Continues with the moments and the number of steps of another AdamW, Adam or LAMB, from its `state_dict()` in the format
+        of torch.optim. Options of parameter groups stay as they are. Parameters are found by their names, if both sides have
+        them, else by their order. For `AdamW` and `Lamb` with float32 moments. Collective, as `load_state_dict()`.
+
+        :raises ValueError: if it does not fit; nothing has changed then
+        """
+        self._require_open_moments("import_state")
+        own = self.state_dict()["param_groups"]
+        theirs = state_dict["param_groups"]
+        for number, (saved_group, group) in enumerate(zip(theirs, own)):
+            if len(saved_group["params"]) != len(group["params"]):
+                raise ValueError(
+                    f"slamb: import_state() was given {len(saved_group['params'])} parameters in parameter group {number}, but this "
+                    f"optimizer has {len(group['params'])} there"
+                )
+        if len(theirs) != len(own):
+            raise ValueError(f"slamb: import_state() was given {len(theirs)} parameter groups, but this optimizer has {len(own)}")
+        groups = [
+            {**group, "params": its["params"], **({"param_names": its["param_names"]} if "param_names" in its else {})}
+            for group, its in zip(own, theirs)
+        ]
+        self.load_state_dict({"state": state_dict["state"], "param_groups": groups})
+
+    @_exclusive
+    def export_state(self) -> dict[str, Any]:
+        """A state that `torch.optim.AdamW.load_state_dict()` takes: for each parameter `step`, `exp_avg` and `exp_avg_sq`. For
+        `AdamW` and `Lamb` with float32 moments."""
+        self._require_open_moments("export_state")
+        packed = self.state_dict()["param_groups"]
+        state: dict[int, Any] = {}
+        for part in self._prepared():
+            for i, number in enumerate(part.members):
+                found = part.moments(i)
+                assert found is not None
+                steps = torch.tensor(float(part.core.steps), dtype=torch.float32, device="cpu")
+                state[number] = {"step": steps, "exp_avg": found[0].clone(), "exp_avg_sq": found[1].clone()}
+        without = ("adapt", "compress")
+        others = {"amsgrad": False, "decoupled_weight_decay": True}
+        groups = [{**{key: value for key, value in group.items() if key not in without}, **others} for group in packed]
+        return {"state": dict(sorted(state.items())), "param_groups": groups}
+
+    @_exclusive
+    def consolidate_state_dict(self, to: int = 0) -> None:
+        """Collects the states of all ranks at rank `to` of the process group, whose next `state_dict()` has all of them.
+        Collective. The next step discards them."""
+        parts = self._prepared()
+        ranks = self._shared.ranks
+        if ranks is None:
+            return
+        self._shared.gathered = {}
+        for part in parts:
+            if part.has_open_state:
+                continue
+            received = ranks.gather_bytes(part.save(), to)
+            for rank, state in enumerate(received or []):
+                self._shared.gathered.setdefault(self._key(rank), []).append(state)
+
+    @_exclusive
+    def statistics(self, with_norms: bool = False) -> dict[str, Any]:
+        """Steps, phase, and traffic of this rank: `collectives`, `payload_bytes`, `sent_bytes`, in all and by phase. With
+        parameters that were added later, the traffic and the numbers of elements are sums, and the rest is of the first ones.
+
+        :param with_norms: also the norms of parameters, moments and compression errors, and the numbers of elements at
+            `update_bound` and with a variance that began late, at the cost of a pass over them
+        """
+        parts = [part.core.statistics(with_norms) for part in self._prepared()]
+        if not parts:
+            return {"step": 0, "skipped_steps": 0, "collectives": 0, "payload_bytes": 0, "sent_bytes": 0, "phase": "", "phases": {}}
+        sums = {name: sum(p[name] for p in parts) for name in _SUMS_OF_PARTS if name in parts[0]}
+        return {**parts[0], **sums}
+
+    @_exclusive
+    def memory(self) -> dict[str, int]:
+        """Bytes that the optimizer holds, by purpose, without copies of parameters of 16 bits."""
+        total: dict[str, int] = {"total": 0}
+        for part in self._built():
+            for purpose, count in part.core.memory().items():
+                total[purpose] = total.get(purpose, 0) + count
+        total["total"] = total.pop("total")  # last
+        return total
+
+    # ------------------------------------------------------------------------------------------------- The process group
+
+    def _attach(self, process_group: Optional["torch.distributed.ProcessGroup"]) -> None:
+        """Begins with this process group, or with the default group, now or when it is initialized."""
+        device = self._parameters()[0].device
+        shared = self._shared
+        # On a GPU all work is on a stream of its own, so that steps can be captured into graphs.
+        shared.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        shared.has_joined, shared.ranks, shared.group = not self._arguments["exchange"], None, None
+        if not shared.has_joined:
+            group = group_of(process_group)
+            if group is not None:
+                shared.group = None if process_group is None else weakref.ref(group)
+                shared.has_joined = True
+                shared.ranks = self._ranks_of(group)
+
+    def _ranks_of(self, group: "torch.distributed.ProcessGroup") -> Optional[Ranks]:
+        ranks = Ranks(group, self._parameters()[0].device)
+        return ranks if ranks.size > 1 else None
+
+    def _group_to_join(self) -> Optional["torch.distributed.ProcessGroup"]:
+        """The default group, if it was initialized after the construction and has several ranks."""
+        if self._shared.has_joined:
+            return None
+        group = group_of(None)
+        return group if group is not None and torch.distributed.get_world_size(group) > 1 else None
+
+    def _join(self) -> None:
+        """Joins the default group, if it was initialized after the construction.
+
+        :raises RuntimeError: if it is too late
+        """
+        shared = self._shared
+        group = self._group_to_join()
+        if group is None:
+            return
+        if shared.has_stepped_alone:
+            raise RuntimeError(
+                f"slamb: torch.distributed was initialized with {torch.distributed.get_world_size(group)} ranks after the first step "
+                f"of this optimizer, which exchanged nothing, so ranks may differ. Call init_process_group() before the first "
+                f"step; if this optimizer shall exchange nothing, construct it with exchange=False"
+            )
+        old = shared.parts or []
+        if any(part.has_started and not part.has_open_state for part in old):
+            raise RuntimeError(
+                "slamb: a state was loaded before torch.distributed was initialized, so it is that of a single rank; call "
+                "init_process_group() before load_state_dict()"
+            )
+        shared.ranks, shared.has_joined = self._ranks_of(group), True
+        if shared.parts is None:
+            return
+        try:
+            shared.parts = []
+            if any(part.has_started for part in old):
+                self._take_over_moments()
+            else:
+                self._note_parameters(self._parameters())
+                self._follow_groups()
+        except BaseException:
+            shared.parts, shared.ranks, shared.has_joined = old, None, False
+            raise
+
+    def _warn_if_ranks_are_missing(self) -> None:
+        size = os.environ.get("WORLD_SIZE", "1")
+        if self._arguments["exchange"] and size.isdigit() and int(size) > 1:
+            warnings.warn(
+                f"slamb: WORLD_SIZE is {size}, but torch.distributed is not initialized, so this optimizer exchanges nothing with "
+                f"other ranks; call torch.distributed.init_process_group() before the first step, or construct the optimizer "
+                f"with exchange=False",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+    # ------------------------------------------------------------------------------------------------------ Parts and groups
+
+    def _parameters(self) -> list[torch.Tensor]:
+        return list(itertools.chain.from_iterable(map(_parameters_of, self.param_groups)))
+
+    def _built(self) -> list[Part]:
+        """The parts. Makes those of a copy, and restores their states."""
+        shared = self._shared
+        if shared.parts is not None:
+            return shared.parts
+        if not shared.saved_parts:
+            shared.parts = []
+            if self._has_open_moments():
+                try:
+                    self._take_over_moments(keeps_parameters=True)
+                except BaseException:
+                    shared.parts = None
+                    raise
+            return shared.parts
+        for one in shared.saved_parts:
+            if one.key != self._key() and not self._is_equal_on_all_ranks():
+                raise ValueError(
+                    f"slamb: this is a copy of the optimizer of {one.key}, but this process is {self._key()}, and each rank has a "
+                    f"state of its own; save state_dict() in place of pickling the optimizer"
+                )
+        parts = [Part(self, one.members, one.strides) for one in shared.saved_parts]
+        for part, one in zip(parts, shared.saved_parts):
+            # What was written to the parameters since the copy was made is kept.
+            values = [p.detach().clone() for p in part.tensors.parameters] if part.saves_parameters else []
+            part.load(one.state, from_other_ranks=one.key != self._key())
+            with torch.no_grad():
+                for p, value in zip(part.tensors.parameters, values):
+                    p.copy_(value)
+            part.tensors.reload_masters()
+        self._set_parts(parts)
+        shared.saved_parts = []
+        return parts
+
+    def _prepared(self, takes_over: bool = True) -> list[Part]:
+        """The parts, over all parameters that are trained now, with the state that stands in `state`, at the present addresses of
+        their tensors, and with the present options.
+
+        :param takes_over: False: what others have written to `state` does not count
+        """
+        self._join()
+        self._built()
+        if takes_over and not self._is_shown():
+            self._take_over_written()
+        self._follow_groups()
+        parts = self._built()
+        for part in parts:
+            part.refresh(self.param_groups)
+        return parts
+
+    def _follow_groups(self) -> None:
+        """Makes parts of parameters that have come since the last call.
+
+        :raises ValueError: if others have gone; nothing has changed then
+        """
+        shared = self._shared
+        parameters = self._parameters()
+        if len(parameters) != len(shared.parameters) or not all(map(operator.is_, parameters, shared.parameters)):
+            self._note_parameters(parameters)
+        if not any(map(_is_trainable, shared.waiting)):
+            return
+        waiting = {id(p) for p in shared.waiting}
+        group_of = self._group_numbers()
+        come: dict[tuple[float, float, float], list[int]] = {}
+        for i, p in enumerate(parameters):
+            if id(p) in waiting and _is_trainable(p):
+                number = group_of[i]
+                come.setdefault(checked_options(number, self.param_groups[number]).coefficients, []).append(i)
+        parts = list(shared.parts or [])
+        if not parts and len(come) > 1 and math.isfinite(self._arguments["settings"].get("max_gradient_norm", math.inf)):
+            raise ValueError(
+                "slamb: parameter groups have different betas or eps, but max_gradient_norm clips by the norm of all gradients; give "
+                "all groups the same betas and eps, or use torch.nn.utils.clip_grad_norm_"
+            )
+        for coefficients, members in come.items():
+            fresh = next((n for n, one in enumerate(parts) if not one.has_started and one.coefficients == coefficients), None)
+            if fresh is None:
+                parts.append(Part(self, members))
+            else:
+                parts[fresh] = Part(self, sorted(parts[fresh].members + members))
+        self._set_parts(parts)
+
+    def _note_parameters(self, parameters: list[torch.Tensor]) -> None:
+        """Tells the parts where their parameters are in the parameter groups.
+
+        :raises ValueError: if some have gone
+        """
+        shared = self._shared
+        places = {id(p): i for i, p in enumerate(parameters)}
+        group_of = self._group_numbers()
+        if len(places) < len(parameters):
+            raise ValueError("slamb: a parameter is in param_groups more than once, but parameters must not share memory; list each once")
+        for part in shared.parts or []:
+            if any(id(p) not in places for p in part.tensors.given) or part.group_of_members != [
+                group_of[places[id(p)]] for p in part.tensors.given
+            ]:
+                raise ValueError(
+                    f"slamb: param_groups lacks parameters that this optimizer trains, or has them in another group than before: "
+                    f"params of the parameter groups {part.groups[0]} to {part.groups[-1]} have changed. Parameters can be added, "
+                    f"by add_param_group() or to a list; to train others, construct another optimizer"
+                )
+        for part in shared.parts or []:
+            part.members = [places[id(p)] for p in part.tensors.given]
+        trained = {id(p) for part in shared.parts or [] for p in part.tensors.given}
+        shared.parameters = parameters
+        shared.waiting = [p for p in parameters if id(p) not in trained]
+        for number, group in enumerate(self.param_groups):
+            checked_options(number, group)
+
+    def _group_numbers(self) -> list[int]:
+        """The number of the group of each parameter."""
+        return [number for number, group in enumerate(self.param_groups) for _ in group["params"]]
+
+    def _set_parts(self, parts: list[Part]) -> None:
+        shared = self._shared
+        shared.parts = parts
+        self._note_parameters(self._parameters())
+        self._show()
+        norm = self._arguments["settings"].get("max_gradient_norm", math.inf)
+        if len(parts) > 1 and math.isfinite(norm) and not shared.has_warned_of_clipping:
+            shared.has_warned_of_clipping = True
+            warnings.warn(
+                f"slamb: parameters that were added or are trained later are clipped by the norm of their own gradients: "
+                f"max_gradient_norm = {norm} holds for each of {len(parts)} sets of parameters. To clip by the norm of all, use "
+                f"torch.nn.utils.clip_grad_norm_, or construct another optimizer",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _require_possible(self, tensors: Tensors) -> None:
+        """
+        :raises ValueError: if this optimizer cannot work on parts of parameters
+        """
+        if tensors.are_sharded:
+            what, where = "are DTensors, of which each rank has a part", "FSDP"
+        elif any(map(is_flattened, tensors.given)) and torch.distributed.get_world_size() > 1:
+            what, where = "belong to FullyShardedDataParallel, which gives each rank pieces of them", "FullyShardedDataParallel"
+        else:
+            return
+        if self._recipe != "adamw":
+            raise ValueError(
+                f"slamb: parameters {what}, but {type(self).__name__} needs whole ones; use slamb.torch.AdamW with exchange=False, "
+                f"or a model that is not sharded"
+            )
+        if self._arguments["exchange"] or "max_gradient_norm" in self._arguments["settings"]:
+            raise ValueError(
+                f"slamb: parameters {what}; {where} has averaged their gradients already, and no rank knows their norms; construct "
+                f"the optimizer with exchange=False and without max_gradient_norm"
+            )
+
+    # -------------------------------------------------------------------------------------------------------------- State
+
+    def _show(self) -> None:
+        """Puts the state where others look for it: into `self.state`."""
+        for part in self._shared.parts or []:
+            part.show(self.state)
+        self._shared.entries = list(self.state.values())
+
+    def _is_shown(self) -> bool:
+        """True if `state` has what `_show` has put there."""
+        parts, known = self._shared.parts or [], self._shared.entries
+        entries = list(self.state.values())
+        if len(entries) == len(known) and all(map(operator.is_, entries, known)) and all(part.is_shown() for part in parts):
+            return True
+        if not all(part.is_shown_in(self.state) for part in parts):
+            return False
+        self._shared.entries = entries  # others have written what is theirs
+        return True
+
+    def _take_over_written(self) -> None:
+        """Continues with what others have written to `state`, and begins anew where they have deleted it.
+
+        :raises RuntimeError: with several ranks
+        """
+        if self._shared.ranks is not None:
+            raise RuntimeError(
+                "slamb: something else has replaced or deleted entries of optimizer.state, which with several ranks is not taken "
+                "over, because ranks could differ. To begin anew, call reset_state() on all ranks; to continue from a state, "
+                "load_state_dict(). This check ends when either was called"
+            )
+        self._take_over(from_other_ranks=False, is_loaded=False)
+
+    def _take_over(self, from_other_ranks: bool, is_loaded: bool) -> None:
+        """Makes the state that stands in `self.state` that of the parts."""
+        entries = [self.state.get(p) for p in self._parameters()]
+        has_bytes = [isinstance(entry, dict) and bool(entry.get("ranks")) for entry in entries]
+        is_empty = not any(isinstance(entry, dict) and not OWN_KEYS.isdisjoint(entry) for entry in entries)
+        if any(has_bytes):
+            self._take_over_bytes(entries, from_other_ranks)
+        elif is_loaded and is_empty and any(map(_is_trainable, self._parameters())):
+            raise self._state_of_another("; it has no moments. To begin anew, call reset_state()")
+        elif self._has_open_moments():
+            self._take_over_moments()
+        elif is_loaded:
+            raise self._state_of_another("")
+        else:
+            self._renew_what_is_deleted()
+
+    def _renew_what_is_deleted(self) -> None:
+        parts = self._shared.parts or []
+        for part in parts:
+            entries = [self.state.get(p) for p in part.tensors.given]
+            is_empty = not any(isinstance(entry, dict) and not OWN_KEYS.isdisjoint(entry) for entry in entries)
+            if not is_empty and not part.is_shown_in(self.state):
+                raise ValueError(
+                    f"slamb: entries of some parameters in optimizer.state were deleted or replaced, but {type(self).__name__} with "
+                    f"these policies can only begin anew as a whole; call reset_state(), or load_state_dict()"
+                )
+        for part in parts:
+            if not part.is_shown_in(self.state):
+                part.renew(self.param_groups)
+        self._show()
+
+    def _take_over_moments(self, keeps_parameters: bool = False) -> None:
+        """Makes the moments that stand in `self.state`, in the format of torch.optim.AdamW, those of the parts. Parameters with
+        different numbers of steps are in different parts.
+
+        :param keeps_parameters: those of sixteen bits stay as they are, where they are not the rounded copy
+        :raises ValueError: if they do not fit; nothing has changed then
+        """
+        parameters, group_of = self._parameters(), self._group_numbers()
+        options = [options_of(group) for group in self.param_groups]
+        found = [None if is_lazy(p) else saved.read_moments(i, p, self.state.get(p)) for i, p in enumerate(parameters)]
+        alike: dict[Any, list[int]] = {}
+        for i, p in enumerate(parameters):
+            its = found[i]
+            if its is not None or _is_trainable(p):
+                alike.setdefault((options[group_of[i]].coefficients, 0 if its is None else its.steps), []).append(i)
+        old = {tuple(part.members): part for part in self._shared.parts or []}
+        parts: list[Part] = []
+        for members in alike.values():
+            part = old.get(tuple(members))
+            if part is None or not part.fits(self.param_groups, members, part.tensors.reordered()):
+                part = Part(self, members)
+            elif not part.has_open_state:
+                part.renew(self.param_groups)  # without compression errors
+            parts.append(part)
+        for part, (_, steps) in zip(parts, alike):
+            part.refresh_tensors()
+            for i, number in enumerate(part.members):
+                its = found[number]
+                part.set_moments(i, None if its is None else its.exp_avg, None if its is None else its.exp_avg_sq)
+                if its is not None and its.master is not None and i in part.tensors.masters:
+                    if keeps_parameters:
+                        part.tensors.masters[i].copy_(its.master)
+                    else:
+                        part.tensors.set_master(i, its.master)
+            if keeps_parameters:
+                part.tensors.reload_masters()
+            part.set_steps(steps)
+        self._set_parts(parts)
+
+    def _take_over_bytes(self, entries: list[Any], from_other_ranks: bool) -> None:
+        """Makes the bytes of ranks that stand in these entries of the parameters the state of the parts.
+
+        :raises ValueError: if they do not fit; nothing has changed then
+        """
+        sizes = [len(group["params"]) for group in self.param_groups]
+        found = [saved.LoadedPart(entry["ranks"], sizes) for entry in entries if isinstance(entry, dict) and entry.get("ranks")]
+        numbers = {i: entry["number"] for i, entry in enumerate(entries) if isinstance(entry, dict) and "number" in entry}
+        now = {int(number): i for i, number in numbers.items()}
+        for i in range(len(entries)):
+            if i not in numbers:
+                now.setdefault(i, i)
+        for one in found:
+            one.renumber(now)
+        covered = [i for one in found for i in one.members]
+        parameters = self._parameters()
+        lacking = [
+            i for i, entry in enumerate(entries) if i not in set(covered) and isinstance(entry, dict) and "step" in entry
+        ]
+        if lacking or len(set(covered)) < len(covered):
+            raise self._state_of_another("")
+        chosen = [self._choose_state(one.states, from_other_ranks) for one in found]
+        for one in found:
+            if any(is_lazy(parameters[i]) for i in one.members):
+                raise self._state_of_another("; parameters of lazy modules have no shape yet")
+            one.require_shapes([parameters[i].shape for i in one.members])
+        old = list(self._shared.parts or [])
+        for part in old:
+            part.refresh_tensors()
+        parts = [
+            next((part for part in old if part.fits(self.param_groups, one.members, one.strides)), None)
+            or Part(self, one.members, one.strides)
+            for one in found
+        ]
+        # The state of one part is checked before it changes anything. If that of a later part does not fit, the earlier are undone.
+        undo = [(part, part.save(), part.has_started) for part in old] if len(parts) > 1 else []
+        try:
+            for part, (state, is_of_others) in zip(parts, chosen):
+                part.load(state, is_of_others)
+        except BaseException as failure:
+            for part, state, had_started in undo:
+                part.load(state, False)
+                part.has_started = had_started
+            if isinstance(failure, ValueError):
+                its = {**self._arguments["settings"], **self._arguments}
+                policies = {name: its[name] for name in ("compressor", "moments", "parameter_sync", "trust_ratio") if name in its}
+                said = ", ".join(f"{name} = {value!r}" for name, value in policies.items())
+                raise ValueError(f"{failure}. This optimizer is {type(self).__name__} with {said}") from None
+            raise
+        self._set_parts(parts)
+
+    def _saved_of(self, place: int, part: Part) -> Sequence[dict[str, Any]]:
+        """What a saved state has of each parameter of a part, besides the entries of others.
+
+        :param place: of the part among all
+        """
+        taken = torch.tensor(float(part.core.steps), dtype=torch.float32, device="cpu")
+        if part.has_open_state:
+            return [
+                {"step": taken.clone(), **{name: value.clone() for name, value in own.items() if name != "step"}}
+                for own in part.own
+            ]
+        entries: list[dict[str, Any]] = [
+            {"step": taken, "number": torch.tensor(number, device="cpu"), "ranks": {}} for number in part.members
+        ]
+        gathered = {key: of_parts[place] for key, of_parts in self._shared.gathered.items()}
+        # State is saved with a parameter that is trained: torch.distributed.checkpoint leaves out others.
+        holder = next((i for i, p in enumerate(part.tensors.given) if p.requires_grad), 0)
+        entries[holder]["ranks"] = saved.saved_bytes(part, gathered or {self._key(): part.save()})
+        return entries
+
+    def _has_open_moments(self) -> bool:
+        return self._recipe in ("adamw", "lamb") and self._arguments["moments"] == "float32" and not self._is_sharded()
+
+    def _require_open_moments(self, call: str) -> None:
+        if not self._has_open_moments():
+            raise ValueError(
+                f"slamb: {call}() is for AdamW and Lamb with moments = 'float32' and whole parameters, but this is "
+                f"{type(self).__name__} with moments = {self._arguments['moments']!r}; see moments()"
+            )
+
+    def _state_of_another(self, detail: str) -> ValueError:
+        return ValueError(
+            f"slamb: load_state_dict() was given the state of another optimizer{detail}; it must be one that "
+            f"{type(self).__name__}.state_dict() has returned"
+        )
+
+    def _is_sharded(self) -> bool:
+        return any(map(is_sharded, self._parameters()))
+
+    def _key(self, rank: Optional[int] = None) -> str:
+        if self._is_sharded():
+            return f"rank{torch.distributed.get_rank()}_of_{torch.distributed.get_world_size()}"
+        ranks = self._shared.ranks
+        own, size = (ranks.rank, ranks.size) if ranks is not None else (0, 1)
+        return f"rank{own if rank is None else rank}_of_{size}"
+
+    def _scaling(self, grad_scaler: Optional[Any] = None) -> tuple[Optional[torch.Tensor], Optional[torch.Tensor]]:
+        """The loss scale and the count of overflows of a GradScaler, if one has called step()."""
+        if grad_scaler is None:  # torch >= 2.0
+            return getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        state = grad_scaler._per_optimizer_states[id(self)]
+        is_unscaled = getattr(state["stage"], "name", "") == "UNSCALED"
+        found = state["found_inf_per_device"] if is_unscaled else grad_scaler._check_inf_per_device(self)
+        scale = grad_scaler._get_scale_async()
+        total = sum(one.to(scale.device) for one in found.values())
+        return None if is_unscaled else scale, total if isinstance(total, torch.Tensor) else None
+
+    def _choose_state(self, states: dict[str, torch.Tensor], from_other_ranks: bool) -> tuple[torch.Tensor, bool]:
+        """This rank's state, or another rank's if that is allowed. True for another's."""
+        own = self._key()
+        if own in states and not from_other_ranks:
+            return states[own], False
+        if states and (from_other_ranks or self._is_equal_on_all_ranks()):
+            return states[min(states)], True  # the same on all ranks, if all were given the same states
+        raise ValueError(
+            f"slamb: load_state_dict() was given the state of {' and '.join(sorted(states)) or 'no rank'}, but this is {own}, "
+            f"and each rank has a state of its own. Save a state on every rank, or call consolidate_state_dict() before "
+            f"state_dict(). To continue from another rank's state, without its compression errors, pass from_other_ranks=True "
+            f"on all ranks"
+        )
+
+    def _is_equal_on_all_ranks(self) -> bool:
+        return not self._keeps_own_parameters and self._arguments["compressor"] == "none" and not self._is_sharded()

@@ -1,0 +1,415 @@
+"""A compiled optimizer over some of an optimizer's parameters."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Optional
+
+import torch
+
+from slamb import _native
+from slamb._load import module_for
+from slamb.torch import _arguments as check
+from slamb.torch._options import GroupOptions, checked_options, options_of
+from slamb.torch._ranks import Ranks
+from slamb.torch._tensors import Strides, Tensors
+
+if TYPE_CHECKING:
+    from slamb.torch._optimizer import Optimizer
+
+# The keys of a parameter's entry in `state` that belong to this library. All others are left alone.
+OWN_KEYS = frozenset(("step", "exp_avg", "exp_avg_sq", "master_param", "number", "ranks"))
+
+# Arguments that the compiled module does not compare between ranks.
+_NOT_COMPARED_ELSEWHERE = ("moments", "rounding", "rounding_seed", "check_gradients")
+
+
+class Part:
+    """A compiled optimizer over some of an optimizer's parameters.
+
+    :param members: their numbers among all parameters of the optimizer, in the order of the compiled optimizer's tensors
+    :param strides: the order of their elements: see `Tensors`
+    :raises ValueError: if such an optimizer cannot be made
+    :raises RuntimeError: if ranks differ
+    """
+
+    def __init__(self, owner: "Optimizer", members: Sequence[int], strides: Optional[dict[int, Strides]] = None) -> None:
+        arguments, shared, groups = owner._arguments, owner._shared, owner.param_groups
+        parameters = [p for group in groups for p in group["params"]]
+        group_of = [number for number, group in enumerate(groups) for _ in group["params"]]
+        self.members = list(members)
+        self.groups = sorted({group_of[i] for i in self.members})
+        self.group_of_members = [group_of[i] for i in self.members]
+        self._options = {number: checked_options(number, groups[number]) for number in self.groups}
+        self.tensors = Tensors([parameters[i] for i in self.members], arguments["rounding"] == "nearest", self.members, strides)
+        owner._require_possible(self.tensors)
+        self._owner_name = type(owner).__name__
+        self._recipe = owner._recipe
+        self._arguments = arguments
+        self._stream: Optional[torch.cuda.Stream] = shared.stream
+        self._ranks: Optional[Ranks] = shared.ranks
+        self._rates: Optional[torch.Tensor] = None  # of steps whose rates are on the device
+        self._gradient_types: list[str] = []  # as `core` knows them
+        self.saves_parameters = owner._keeps_own_parameters or bool(self.tensors.masters)
+        self._must_compare_gradients = self._ranks is not None and arguments["check_gradients"]
+        if self._ranks is not None:
+            self._ranks.require_equal({name: arguments[name] for name in _NOT_COMPARED_ELSEWHERE})
+        self.core = self._make_core(groups)
+        self.has_started = False  # true if it has taken a step or holds a state
+        #: True if `state` has the moments themselves.
+        self.has_open_moments = (
+            self._recipe in ("adamw", "lamb") and arguments["moments"] == "float32" and not self.tensors.are_sharded
+        )
+        #: True if they, with the number of steps, are its complete state, as with torch.optim.AdamW.
+        self.has_open_state = self.has_open_moments and arguments["compressor"] == "none"
+        self.taken = torch.zeros((), dtype=torch.float32, device="cpu")  # the number of steps, as `state` shows it
+        self._shown = 0.0  # what was written to `taken`
+        self.own: list[dict[str, Any]] = []  # what `state` shows of each parameter
+        self.entries: list[dict[Any, Any]] = []  # the parameters' entries in `state`
+        self._values: list[Any] = []  # all values of `entries`
+
+    # ---------------------------------------------------------------------------------------------------------------- Steps
+
+    @property
+    def coefficients(self) -> tuple[float, float, float]:
+        """β1, β2 and ε."""
+        return self._options[self.groups[0]].coefficients
+
+    @contextlib.contextmanager
+    def on_its_stream(self) -> Iterator[None]:
+        """Calls of `core` within it work behind what is enqueued on the current stream, which then continues behind them."""
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.device(self.tensors.device):
+            current = torch.cuda.current_stream()
+            self._stream.wait_stream(current)
+            try:
+                yield
+            finally:
+                current.wait_stream(self._stream)
+
+    def refresh(self, groups: list[dict[str, Any]]) -> None:
+        """Passes on what has changed since the last call: addresses, and settings of parameter groups.
+
+        :raises ValueError: for what is not possible; nothing has happened then
+        """
+        for number, old in self._options.items():
+            if options_of(groups[number]) != old:
+                self._change_options(groups)
+                break
+        self.refresh_tensors()
+
+    def refresh_tensors(self) -> None:
+        tensors = self.tensors
+        tensors.before_step()
+        try:
+            if tensors.has_moved():
+                tensors.have_gradients_moved()
+                self._pass_gradient_types()
+                self.core.set_parameters(tensors.data, tensors.gradients)
+            elif tensors.have_gradients_moved():
+                self._pass_gradient_types()
+                self.core.set_gradients(tensors.gradients)
+        except BaseException:
+            tensors.forget_places()  # which `core` has not taken over
+            raise
+
+    def check_step(
+        self, groups: list[dict[str, Any]], loss_scale: Optional[torch.Tensor], found_inf: Optional[torch.Tensor]
+    ) -> None:
+        """
+        :raises ValueError, RuntimeError: if the step cannot be taken; nothing has changed then
+        """
+        for number in self.groups:
+            rate = groups[number]["lr"]
+            if not (type(rate) is float and 0.0 <= rate < math.inf):
+                check.rate(f"lr of parameter group {number}", rate)
+        self._cell(loss_scale, "grad_scale")
+        self._cell(found_inf, "found_inf")
+        if self._must_compare_gradients:
+            self._compare_gradients()
+
+    def step(
+        self, groups: list[dict[str, Any]], loss_scale: Optional[torch.Tensor], found_inf: Optional[torch.Tensor]
+    ) -> None:
+        """Takes a step. To be called after `refresh` and `check_step`."""
+        rates = [groups[number]["lr"] for number in self.groups]
+        is_scaled = loss_scale is not None or found_inf is not None
+        if is_scaled:
+            self.core.set_gradient_scaling(self._cell(loss_scale, "grad_scale"), self._cell(found_inf, "found_inf"))
+        try:
+            if self._stream is None:
+                self.core.step([float(rate) for rate in rates])
+            else:
+                self._step_on_stream(rates)
+        finally:
+            if is_scaled:
+                self.core.set_gradient_scaling(0, 0)
+        self.has_started = True
+        # Reading the number of steps from a GPU would wait: it is counted here, and read where something waits anyway.
+        self._show_steps(self.core.steps if self._stream is None else self._shown + 1.0)
+        self.tensors.after_step(with_gradient_only=True)
+
+    # ---------------------------------------------------------------------------------------------------------------- State
+
+    def show(self, state: dict[Any, Any]) -> None:
+        """Puts into `state` what others look for there: an entry for each parameter, beside what they have put into it."""
+        self._show_steps(self.core.steps)
+        known = {id(entry) for entry in self.entries}
+        self.own, self.entries = [], []
+        for i, p in enumerate(self.tensors.given):
+            before = state.get(p)
+            others = {key: value for key, value in before.items() if key not in OWN_KEYS} if isinstance(before, dict) else {}
+            own = {"step": self.taken, **self._shown_of(i)}
+            if isinstance(before, dict) and id(before) in known:
+                before.clear()
+                entry = before
+            else:
+                entry = state[p] = {}  # what others have put there is theirs
+            entry.update(own)
+            entry.update(others)
+            self.own.append(own)
+            self.entries.append(entry)
+        self._note_values()
+
+    def is_shown(self) -> bool:
+        """True if nothing in its entries was replaced since the last call of `show`. It may be false without a reason."""
+        values = list(itertools.chain.from_iterable(map(dict.values, self.entries)))
+        return (
+            len(values) == len(self._values)
+            and all(map(operator.is_, values, self._values))
+            and self.taken.item() == self._shown
+        )
+
+    def is_shown_in(self, state: dict[Any, Any]) -> bool:
+        """True if `state` has its values, in whatever entries."""
+        if self.taken.item() != self._shown:
+            return False
+        entries: list[dict[Any, Any]] = []
+        for p, own in zip(self.tensors.given, self.own):
+            entry = state.get(p)
+            if not isinstance(entry, dict) or not all(entry.get(key) is value for key, value in own.items()):
+                return False
+            entries.append(entry)
+        self.entries = entries
+        self._note_values()
+        return True
+
+    def _note_values(self) -> None:
+        self._values = list(itertools.chain.from_iterable(map(dict.values, self.entries)))
+
+    def moments(self, i: int) -> Optional[tuple[torch.Tensor, torch.Tensor]]:
+        """The momentum and the variance of its parameter i, in the memory of the optimizer; None if they are not float32."""
+        arrays = self.core.moments(i)
+        if arrays is None:
+            return None
+        with torch.no_grad():
+            momentum, variance = (
+                torch.utils.dlpack.from_dlpack(one).as_strided(self.tensors.shapes[i], self.tensors.strides[i]) for one in arrays
+            )
+        return momentum, variance
+
+    def set_moments(self, i: int, momentum: Optional[torch.Tensor], variance: Optional[torch.Tensor]) -> None:
+        """Replaces the moments of its parameter i; None: by 0. To be followed by `set_steps`."""
+        own = self.moments(i)
+        assert own is not None
+        for to, value in zip(own, (momentum, variance)):
+            if value is None:
+                to.zero_()
+            elif value.data_ptr() != to.data_ptr() or to.numel() == 0:
+                to.copy_(value.detach())
+
+    def set_steps(self, steps: int) -> None:
+        with self.on_its_stream():
+            self.core.set_steps(steps)
+        self.has_started = steps > 0
+
+    def renew(self, groups: list[dict[str, Any]]) -> None:
+        """Begins anew with the present parameters. Collective."""
+        self.tensors.reload_masters()
+        self.core = self._make_core(groups)
+        self.has_started = False
+
+    def save(self) -> torch.Tensor:
+        """The state of this rank, as bytes. To be called after `refresh`."""
+        with self.on_its_stream():
+            size = self.core.state_bytes(self.saves_parameters)
+            state = torch.empty(size, dtype=torch.uint8, device="cpu")
+            self.core.save_state(state.data_ptr(), size, self.saves_parameters)
+        return state
+
+    def load(self, state: torch.Tensor, from_other_ranks: bool) -> None:
+        """Continues from bytes that `save` has returned. To be called after `refresh`."""
+        state = state.detach().to("cpu").contiguous()
+        with self.on_its_stream():
+            self.core.load_state(state.data_ptr(), state.numel(), from_other_ranks)
+        self.has_started = True
+        if self.saves_parameters:
+            self.tensors.after_step()
+
+    def fits(self, groups: list[dict[str, Any]], members: list[int], strides: dict[int, Strides]) -> bool:
+        """True if it is over these parameters, in this order, with the flags of their groups."""
+        return (
+            self.members == members
+            and self.tensors.reordered() == strides
+            and all((own.adapt, own.compress) == (groups[n]["adapt"], groups[n]["compress"]) for n, own in self._options.items())
+        )
+
+    # ------------------------------------------------------------------------------------------------------------- Internal
+
+    def _make_core(self, groups: list[dict[str, Any]]) -> _native.Optimizer:
+        arguments, tensors = self._arguments, self.tensors
+        beta1, beta2, epsilon = self._common_coefficients()
+        settings = {**arguments["settings"], "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
+        if self._ranks is None and "skip_non_finite" not in settings and self._recipe in ("adamw", "lamb"):
+            settings["skip_non_finite"] = False  # costs a pass without an exchange, and torch.optim does not check either
+        module = module_for(tensors.device.type)
+        described = [
+            module.Tensor(
+                p.numel(),
+                type_name,
+                p.dim(),
+                float(groups[number]["weight_decay"]),
+                self.groups.index(number),
+                groups[number]["adapt"],
+                groups[number]["compress"],
+            )
+            for p, type_name, number in zip(tensors.parameters, tensors.types, self.group_of_members)
+        ]
+        with self.on_its_stream():
+            core: _native.Optimizer = module.Optimizer(
+                self._recipe,
+                arguments["compressor"],
+                arguments["moments"],
+                described,
+                tensors.data,
+                [at if type_name == own else 0 for at, type_name, own in zip(tensors.gradients, tensors.gradient_types, tensors.types)],
+                tensors.master_addresses(),
+                settings,
+                arguments["threads"] or torch.get_num_threads(),
+                arguments["rounding_seed"],
+                self._ranks if self._stream is None or self._ranks is None else self._ranks.nccl_address(),
+                0 if self._stream is None else self._stream.cuda_stream,
+            )
+        self._gradient_types = list(tensors.types)
+        if tensors.gradient_types != tensors.types:
+            tensors.forget_places()
+        return core
+
+    def _pass_gradient_types(self) -> None:
+        if self._gradient_types != self.tensors.gradient_types:
+            self.core.set_gradient_types(self.tensors.gradient_types)
+            self._gradient_types = self.tensors.gradient_types
+
+    def _shown_of(self, i: int) -> dict[str, Any]:
+        """What `state` shows of its parameter i besides the number of steps."""
+        shown: dict[str, Any] = {}
+        if self.has_open_moments:
+            moments = self.moments(i)
+            assert moments is not None
+            shown["exp_avg"], shown["exp_avg_sq"] = moments
+        if self.has_open_state:
+            if i in self.tensors.masters:
+                shown["master_param"] = self.tensors.masters[i]
+        else:
+            # With all keys of a saved state: torch.distributed.checkpoint looks for those that are here.
+            shown["number"] = torch.tensor(self.members[i], device="cpu")
+            shown["ranks"] = {}
+        return shown
+
+    def _show_steps(self, steps: float) -> None:
+        self._shown = float(steps)
+        self.taken.fill_(self._shown)
+        self._shown = self.taken.item()  # as float32 has it
+
+    def _common_coefficients(self) -> tuple[float, float, float]:
+        """β1, β2 and ε.
+
+        :raises ValueError: if groups have different ones
+        """
+        first = self.groups[0]
+        for number, other in self._options.items():
+            if other.coefficients != self.coefficients:
+                raise ValueError(
+                    f"slamb: parameter group {number} has betas and eps {other.coefficients} now, but group {first} has "
+                    f"{self.coefficients}; they were equal at the construction, and must stay so"
+                )
+        return self.coefficients
+
+    def _change_options(self, groups: list[dict[str, Any]]) -> None:
+        changed: dict[int, GroupOptions] = {}
+        for number, old in self._options.items():
+            new = changed[number] = checked_options(number, groups[number])
+            if (old.adapt, old.compress) != (new.adapt, new.compress):
+                raise ValueError(
+                    f"slamb: adapt or compress of parameter group {number} has changed, but they are fixed at the "
+                    f"construction; construct another optimizer"
+                )
+        before, self._options = self._options, changed
+        try:
+            decays = [float(groups[number]["weight_decay"]) for number in self.group_of_members]
+            self.core.set_options(*self._common_coefficients(), decays)
+        except BaseException:
+            self._options = before
+            raise
+
+    def _step_on_stream(self, rates: list[Any]) -> None:
+        """With rates on the device, which a captured step reads at each replay, or on the host."""
+        if not any(isinstance(rate, torch.Tensor) and rate.device.type == "cuda" for rate in rates):
+            with self.on_its_stream():
+                self.core.step([float(rate) for rate in rates])
+            return
+        if self._rates is None:
+            self._rates = torch.zeros(len(rates), dtype=torch.float64, device=self.tensors.device)
+        for number, rate in enumerate(rates):
+            if isinstance(rate, torch.Tensor):
+                self._rates[number].copy_(rate.detach().reshape(()))
+            else:
+                self._rates[number].fill_(float(rate))
+        with self.on_its_stream():
+            self.core.step_at(self._rates.data_ptr())
+
+    def _cell(self, cell: Optional[torch.Tensor], name: str) -> int:
+        """The address of a number of a GradScaler."""
+        if cell is None:
+            return 0
+        if cell.dtype != torch.float32 or cell.numel() != 1 or cell.device.type != self.tensors.device.type:
+            raise ValueError(
+                f"slamb: {name} must be one torch.float32 on {self.tensors.device}, where the parameters are, not "
+                f"{cell.numel()} of {cell.dtype} on {cell.device}"
+            )
+        return cell.data_ptr()
+
+    def _hash_of_gradients(self) -> int:
+        """A number of 63 bits that differs if the gradients do. 0 if they say nothing about the data: one is not finite, or each
+        has only one value."""
+        if self.tensors.device.type == "cpu":
+            return _native.hash_of_gradients(self.tensors.arrays_of_gradients())
+        gradients = [p.grad.detach().to(torch.float32) for p in self.tensors.parameters if p.grad is not None]
+        gradients = [g.contiguous().view(-1) for g in gradients if g.numel() > 0]
+        if not all(bool(g.isfinite().all()) for g in gradients) or all(bool((g == g[0]).all()) for g in gradients):
+            return 0
+        total = 0
+        for one in torch.stack([g.view(torch.int32).to(torch.int64).sum() for g in gradients]).tolist():
+            total = (total * 1000003 + one) % (1 << 62)
+        return total
+
+    def _compare_gradients(self) -> None:
+        """Rejects gradients that are equal on all ranks, because something else has averaged them already."""
+        assert self._ranks is not None
+        seen = self._ranks.gather_words(self._hash_of_gradients())
+        if not any(seen):
+            return  # nothing can be said; the next step compares again
+        if len(set(seen)) == 1:
+            raise RuntimeError(
+                f"slamb: the gradients of all {self._ranks.size} ranks are equal, so they have been averaged already, or all "
+                f"ranks have computed the same batch. With DistributedDataParallel, run forward and backward within "
+                f"model.no_sync(), or do not wrap the model; to leave the averaging to it, construct the optimizer with "
+                f"exchange=False; to train on equal batches, with check_gradients=False"
+            )
+        self._must_compare_gradients = False

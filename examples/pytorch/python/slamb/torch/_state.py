@@ -1,0 +1,237 @@
+"""Saved states: what `state_dict` writes, and how `load_state_dict` reads it.
+
+AdamW and LAMB that exchange dense gradients, with float32 moments, have the state of torch.optim.AdamW: for each parameter `step`,
+`exp_avg` and `exp_avg_sq`, and `master_param` if it has sixteen bits and a float32 copy. It is the same on all ranks.
+
+The others have for each parameter `step`, its `number`, and `ranks`. That of one parameter of each part has the states of ranks as
+bytes, by names as "rank0_of_2", and what they need to be checked: the numbers of the parameters in the order of the compiled
+optimizer, their shapes, and the order of their elements if it is not that of a contiguous tensor.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Optional
+
+import torch
+
+from slamb.torch._part import OWN_KEYS, Part
+from slamb.torch._tensors import Strides
+
+# What wrappers of modules put into the names of parameters.
+_NAMES_OF_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+
+class Opaque:
+    """Hides a value from Optimizer.load_state_dict, which would convert it to the type of the parameter."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Opaque":
+        return self
+
+
+def with_opaque_values(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """The state dictionary with the values of this library hidden."""
+    state = {
+        key: {name: Opaque(value) if name in OWN_KEYS else value for name, value in entry.items()}
+        if isinstance(entry, dict)
+        else entry
+        for key, entry in state_dict["state"].items()
+    }
+    return {**state_dict, "state": state}
+
+
+def reveal(state: dict[Any, Any]) -> None:
+    """Undoes `with_opaque_values`, in a state by parameters."""
+    for entry in state.values():
+        if isinstance(entry, dict):
+            for name, value in entry.items():
+                if isinstance(value, Opaque):
+                    entry[name] = value.value
+
+
+# ---------------------------------------------------------------------------------------------------------------- By names
+
+
+def _plain(name: str) -> str:
+    """Without the names of wrappers."""
+    return ".".join(one for one in name.split(".") if one not in _NAMES_OF_WRAPPERS)
+
+
+def in_order_of_names(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The state dictionary with its entries in the order of these parameter groups, if both have the names of parameters.
+
+    :raises ValueError: if a group has other names than here
+    """
+    saved_groups = state_dict["param_groups"]
+    if len(saved_groups) != len(groups):
+        return state_dict  # torch says it
+    state, ordered = dict(state_dict["state"]), []
+    for number, (saved, own) in enumerate(zip(saved_groups, groups)):
+        its, ours = saved.get("param_names"), own.get("param_names")
+        if its is None or ours is None or list(its) == list(ours):
+            ordered.append(saved)
+            continue
+        rule = str if set(its) == set(ours) else _plain
+        places = {rule(name): key for name, key in zip(its, saved["params"])}
+        wanted = [rule(name) for name in ours]
+        if len(places) != len(wanted) or set(places) != set(wanted):
+            missing = sorted(set(wanted) - set(places)) or sorted(set(places) - set(wanted))
+            raise ValueError(
+                f"slamb: load_state_dict() was given a state whose parameter group {number} has other parameters, by their names, "
+                f"than here: {', '.join(missing[:5])}{' …' if len(missing) > 5 else ''} is in only one of them. To load by the "
+                f"order of the parameters, remove 'param_names' from the state's groups"
+            )
+        for key, name in zip(saved["params"], wanted):
+            state.pop(key, None)
+            if places[name] in state_dict["state"]:
+                state[key] = state_dict["state"][places[name]]
+        ordered.append({**saved, "param_names": list(ours)})
+    return {**state_dict, "state": state, "param_groups": ordered}
+
+
+def with_own_keys(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The state dictionary, whose groups have the keys of these groups too: those of another library lack some.
+
+    :raises ValueError: for options of another optimizer that this library does not have
+    """
+    saved_groups = []
+    for number, saved in enumerate(state_dict["param_groups"]):
+        if saved.get("amsgrad") or (saved.get("decoupled_weight_decay") is False and float(saved["weight_decay"]) > 0.0):
+            option = "amsgrad = True" if saved.get("amsgrad") else "a weight decay that is added to the gradient"
+            raise ValueError(
+                f"slamb: load_state_dict() was given a state whose parameter group {number} has {option}, which slamb's "
+                f"optimizers do not have; import_state() takes over its moments alone"
+            )
+        own = groups[number] if number < len(groups) else {}
+        saved_groups.append({**{key: value for key, value in own.items() if key != "params"}, **saved})
+    return {**state_dict, "param_groups": saved_groups}
+
+
+# -------------------------------------------------------------------------------------------------------- Moments by names
+
+
+class Moments(NamedTuple):
+    """What a parameter's entry has in the format of torch.optim.AdamW."""
+
+    steps: int
+    exp_avg: torch.Tensor
+    exp_avg_sq: torch.Tensor
+    master: Optional[torch.Tensor]
+
+
+def read_moments(number: int, parameter: torch.Tensor, entry: Any) -> Optional[Moments]:
+    """The moments of an entry; None if it has none.
+
+    :raises ValueError: names the parameter and the key
+    """
+    keys = ("step", "exp_avg", "exp_avg_sq")
+    if not isinstance(entry, dict) or not any(key in entry for key in keys):
+        return None
+    where = f"slamb: the state of parameter {number} has "
+    for key in keys:
+        if key not in entry:
+            raise ValueError(f"{where}no '{key}', but it must have 'step', 'exp_avg' and 'exp_avg_sq', or none of them")
+    if "max_exp_avg_sq" in entry:
+        raise ValueError(f"{where}'max_exp_avg_sq', of amsgrad, which slamb's optimizers do not have")
+    step = entry["step"]
+    count = float(step.item() if isinstance(step, torch.Tensor) and step.numel() == 1 else step)
+    if not (0.0 <= count < math.inf and count == int(count)):
+        raise ValueError(f"{where}step = {step!r}, but it must be a whole number >= 0")
+    master = entry.get("master_param")
+    for key in ("exp_avg", "exp_avg_sq", "master_param"):
+        value = entry.get(key)
+        if key == "master_param" and value is None:
+            continue
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.shape != parameter.shape:
+            what = f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+            raise ValueError(
+                f"{where}'{key}' = {what}, but it must be a tensor of floats of the parameter's shape {tuple(parameter.shape)}"
+            )
+    return Moments(int(count), entry["exp_avg"], entry["exp_avg_sq"], master)
+
+
+# ---------------------------------------------------------------------------------------------------------- Bytes by ranks
+
+
+def saved_bytes(part: Part, states: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What 'ranks' has of a part.
+
+    :param states: bytes by the names of ranks
+    """
+    strides = {
+        f"strides{number}": torch.tensor(of_parameter, device="cpu")
+        for number, of_parameter in part.tensors.reordered().items()
+    }
+    return {
+        "members": torch.tensor(part.members, dtype=torch.int64, device="cpu"),
+        "shapes": _numbers_of(part.tensors.shapes),
+        **strides,
+        **states,
+    }
+
+
+def _numbers_of(shapes: Iterable[torch.Size]) -> torch.Tensor:
+    """For each shape the number of dimensions and then their sizes."""
+    return torch.tensor([number for shape in shapes for number in (len(shape), *shape)], dtype=torch.int64, device="cpu")
+
+
+class LoadedPart:
+    """What `saved_bytes` has put together.
+
+    :param saved: 'ranks' of a parameter's entry
+    :param sizes: the numbers of parameters of the parameter groups
+    :raises ValueError: if it is not that
+    """
+
+    def __init__(self, saved: Any, sizes: Sequence[int]) -> None:
+        if not isinstance(saved, dict) or not all(isinstance(one, torch.Tensor) for one in saved.values()):
+            raise ValueError("slamb: load_state_dict() was given a state whose 'ranks' are not tensors by name")
+        rest = dict(saved)
+        members = rest.pop("members", None)
+        groups = rest.pop("groups", None)  # of older versions: all parameters of the groups first … last − 1
+        if members is not None:
+            self.members = [int(one) for one in members.tolist()]
+        elif groups is not None and groups.numel() == 2:
+            first, last = (int(one) for one in groups.tolist())
+            ends = [0, *itertools.accumulate(sizes)]
+            if not 0 <= first <= last < len(ends):
+                raise _other_optimizer(f"of the parameter groups {first} to {last - 1}")
+            self.members = list(range(ends[first], ends[last]))
+        else:
+            raise ValueError("slamb: load_state_dict() was given a state whose 'ranks' have no 'members'")
+        self._shapes = rest.pop("shapes", torch.tensor([], device="cpu"))
+        self.strides: dict[int, Strides] = {}
+        self.states: dict[str, torch.Tensor] = {}
+        for name, value in rest.items():
+            if name.startswith("strides"):
+                self.strides[int(name[len("strides") :])] = tuple(value.tolist())
+            elif value.dtype != torch.uint8:
+                raise ValueError(f"slamb: load_state_dict() was given a state whose '{name}' is {value.dtype}, not torch.uint8")
+            else:
+                self.states[name] = value
+
+    def renumber(self, now: dict[int, int]) -> None:
+        """
+        :param now: the present numbers of parameters, by their numbers when the state was saved
+        :raises ValueError: if one does not exist
+        """
+        if any(one not in now for one in self.members) or len({now[one] for one in self.members}) < len(self.members):
+            raise _other_optimizer("with other parameters")
+        self.members = [now[one] for one in self.members]
+
+    def require_shapes(self, shapes: list[torch.Size]) -> None:
+        own = _numbers_of(shapes)
+        if self._shapes.tolist() != own.tolist():
+            raise ValueError(
+                f"slamb: load_state_dict() was given the state of parameters of other shapes; those of this optimizer are "
+                f"{[tuple(shape) for shape in shapes][:10]}{' …' if len(shapes) > 10 else ''}"
+            )
+
+
+def _other_optimizer(what: str) -> ValueError:
+    return ValueError(f"slamb: load_state_dict() was given the state of another optimizer, {what}")
