@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All tests, from an empty checkout: installs what is missing, builds, tests.
 #
-#   bash tests/run.sh [--all | --thorough | --gpu REPORT.md [--stage NAME]… [--gpu-build DIR]]
+#   bash tests/run.sh [--all | --thorough | --clients | --gpu REPORT.md [--stage NAME]… [--gpu-build DIR]]
 #
 # The release suite: every test that needs neither nvcc nor a GPU, the format of the sources, and clang-tidy.
 # --all: also the bits of aarch64 under qemu; sources with intrinsics, compiled for every level of x86-64; headers without
@@ -9,6 +9,8 @@
 # and its links; the Python package, with the system's PyTorch; and the parts of the suite that may differ with another compiler:
 # numbers and vectors by clang++, memory under AddressSanitizer with UndefinedBehaviorSanitizer, threads under ThreadSanitizer.
 # --thorough: all of the suite by these three too, which takes much longer.
+# --clients: only the Python package under programs that train with it: the newest torch, transformers, accelerate and lightning,
+# from PyPI, 4 GB. It is run when asked: no other mode includes it.
 # --gpu: the benchmarks and tests on this machine's GPU, and a report of them. Needs the CUDA Toolkit and CMake, and installs
 # nothing: without doctest, MPI, PyTorch or compute-sanitizer only their parts are skipped. No GPU is a failure. --stage, once
 # or more: only these stages, with the builds that they need. --gpu-build, or SLAMB_GPU_BUILD: the programs are in DIR/bin;
@@ -23,11 +25,12 @@ refuse() {
   exit 2
 }
 
-all=false thorough=false gpu_report='' stages=()
+all=false thorough=false clients=false gpu_report='' stages=()
 while (($# > 0)); do
   case "$1" in
     --all) all=true ;;
     --thorough) thorough=true ;;
+    --clients) clients=true ;;
     --gpu | --gpu-build | --stage)
       [[ -n "${2:-}" ]] || refuse "$1 needs a value"
       case "$1" in
@@ -37,14 +40,16 @@ while (($# > 0)); do
       esac
       shift
       ;;
-    -h | --help) sed -n '2,17s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
-    *) refuse "unknown option '$1'; expected --all, --thorough or --gpu REPORT.md" ;;
+    -h | --help) sed -n '2,19s/^# \{0,1\}//p' tests/run.sh; exit 0 ;;
+    *) refuse "unknown option '$1'; expected --all, --thorough, --clients or --gpu REPORT.md" ;;
   esac
   shift
 done
-if { $all && $thorough; } || { { $all || $thorough; } && [[ -n "$gpu_report" ]]; }; then
-  refuse "--all, --thorough and --gpu exclude each other"
-fi
+modes=0
+for mode in "$all" "$thorough" "$clients" "$([[ -n "$gpu_report" ]] && echo true)"; do
+  if [[ "$mode" == true ]]; then modes=$((modes + 1)); fi
+done
+if ((modes > 1)); then refuse "--all, --thorough, --clients and --gpu exclude each other"; fi
 if [[ -n "$gpu_report" ]]; then
   # shellcheck source=tests/device/gpu.sh
   source tests/device/gpu.sh
@@ -250,21 +255,21 @@ cuda_suite() {
   CUDACXX="${CUDACXX:-$nvcc}" suite cuda part_of_cuda
 }
 
-# The tests of the Python package, and their number.
+# pytorch_suite NAME [ARGUMENT…]: the tests of the Python package, with arguments of their script, and their number.
 pytorch_suite() {
-  local started=$SECONDS status=0 counts passes skips
-  run bash examples/pytorch/tests/run.sh || status=$?
+  local name="$1" started=$SECONDS status=0 counts passes skips
+  run bash examples/pytorch/tests/run.sh "${@:2}" || status=$?
   counts="$(grep -E '^[0-9].* in [0-9.]+s' "$log" | tail -n 1)"
   passes="$(sed -nE 's/.*\b([0-9]+) passed.*/\1/p' <<<"$counts")"
   skips="$(sed -nE 's/.*\b([0-9]+) skipped.*/\1/p' <<<"$counts")"
   if ((status != 0)) || [[ -z "$passes" ]]; then
     failed=$((failed + 1))
     cat "$log"
-    report pytorch "$started" "FAILED (${counts:-no tests ran})"
+    report "$name" "$started" "FAILED (${counts:-no tests ran})"
     return 1
   fi
   passed=$((passed + passes)) skipped=$((skipped + ${skips:-0}))
-  report pytorch "$started" "$counts"
+  report "$name" "$started" "$counts"
 }
 
 all_there_is=OFF
@@ -281,6 +286,7 @@ started=$SECONDS
 # Not by `run`, because sudo may ask for a password at the terminal.
 groups=(build train test)
 if $all || $thorough; then groups+=(cross docs pytorch); fi
+if $clients; then groups=(build pytorch); fi
 bash cmake/bootstrap.sh "${groups[@]}" &
 child=$!
 if ! wait_for_child; then
@@ -290,12 +296,16 @@ if ! wait_for_child; then
 fi
 report bootstrap "$started" done
 
+if $clients; then
+  pytorch_suite clients --clients
+  finish
+fi
 suite release
 judge "format" "$(tool clang-format)" format_check
 judge "clang-tidy" "$(tool clang-tidy)" tidy_check
 if $all || $thorough; then
   check docs bash docs/build.sh --check-tools
-  pytorch_suite
+  pytorch_suite pytorch
   suite clang part_of_clang
   cuda_suite
   suite asan part_of_asan

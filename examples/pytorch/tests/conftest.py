@@ -1,6 +1,7 @@
 """Helpers of the tests: tensors, gradients, comparisons, and double-precision oracles that follow docs/algorithms."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,6 +35,15 @@ SHORT = {
         "compress_single_rank": True,
     },
 }
+
+
+# Needs other packages: pytest collects this folder only if it is named, as `run.sh --clients` does.
+collect_ignore = ["clients"]
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if not any("clients" in Path(one).parts for one in config.args):
+        terminalreporter.write_line("Not in this run: tests/clients; see bash tests/run.sh --clients")
 
 
 def skip_before(major, minor, what):

@@ -2,19 +2,22 @@
 # The tests of the Python package: installs it into a virtual environment of its own, and runs them there. Also those of
 # examples/many_ranks, which are in Python.
 #
-#   bash examples/pytorch/tests/run.sh [--newest] [argument of pytest]…
+#   bash examples/pytorch/tests/run.sh [--newest | --clients] [argument of pytest]…
 #
 # With the torch of the system's Python (Debian: python3-torch), or, with --newest, the newest torch on PyPI: 3 GB. The environment
 # is build/pytorch/system or build/pytorch/newest, and is used again by later runs. PYTHON names the interpreter. Needs a C++20
 # compiler; pip fetches everything else. The last line is pytest's, with the number of tests. If CI=true, the package is installed
 # from its source archive.
+# --clients: only the tests of the folder clients, which no other run includes, with the newest torch, transformers, accelerate and
+# lightning on PyPI, in build/pytorch/clients: 4 GB.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
 kind=system
 case "${1:-}" in
   --newest) kind=newest; shift ;;
-  -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  --clients) kind=clients; shift ;;
+  -h | --help) sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
 esac
 
 # The first interpreter that can do it.
@@ -22,13 +25,13 @@ python=
 for candidate in ${PYTHON:+"$PYTHON"} /usr/bin/python3 python3; do
   command -v "$candidate" >/dev/null || continue
   "$candidate" -c 'import ensurepip, venv' 2>/dev/null || continue
-  if [[ $kind == newest ]] || "$candidate" -c 'import torch' 2>/dev/null; then
+  if [[ $kind != system ]] || "$candidate" -c 'import torch' 2>/dev/null; then
     python="$candidate"
     break
   fi
 done
 if [[ -z "$python" ]]; then
-  echo "examples/pytorch/tests/run.sh: no Python with venv$([[ $kind == newest ]] || echo ' and torch') was found;" \
+  echo "examples/pytorch/tests/run.sh: no Python with venv$([[ $kind != system ]] || echo ' and torch') was found;" \
        "on Debian: apt-get install python3-venv python3-torch" >&2
   exit 1
 fi
@@ -39,6 +42,7 @@ options=()
 "$python" -m venv ${options[@]+"${options[@]}"} "$environment"
 pip() { "$environment/bin/python" -m pip --disable-pip-version-check install --quiet "$@"; }
 [[ $kind == newest ]] && pip --upgrade torch numpy matplotlib tqdm
+[[ $kind == clients ]] && pip --upgrade torch numpy transformers accelerate lightning
 pip pytest pytest-timeout
 # The archive shows that it has all that its build needs. From the checkout, pip compiles only what has changed.
 if [[ "${CI:-}" == true ]]; then
@@ -55,5 +59,7 @@ fi
 cd "$environment"
 "$environment/bin/python" -c 'import slamb, torch; print("slamb", slamb.__version__, "with torch", torch.__version__)'
 export OMP_NUM_THREADS=1
+tests=("$here/tests" "$here/../many_ranks/tests")
+[[ $kind == clients ]] && tests=("$here/tests/clients")
 # Twice what a launch of ranks may take (tests/launch.py).
-exec "$environment/bin/python" -m pytest -q -p no:cacheprovider --timeout 600 "$here/tests" "$here/../many_ranks/tests" "$@"
+exec "$environment/bin/python" -m pytest -q -p no:cacheprovider --timeout 600 "${tests[@]}" "$@"

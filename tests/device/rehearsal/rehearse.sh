@@ -432,7 +432,7 @@ options() {
   must_not called "--preset"
 
   context="wrong options"
-  for wrong_options in "--stage none" "--stage" "--all" "--gpu /dev/null"; do
+  for wrong_options in "--stage none" "--stage" "--all" "--clients" "--gpu /dev/null"; do
     clear_run
     # shellcheck disable=SC2086
     run $wrong_options
