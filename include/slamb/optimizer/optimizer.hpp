@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "slamb/core/detail/call_scope.hpp"
+#include "slamb/core/detail/process.hpp"
 #include "slamb/core/statistics.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/learning_rates.hpp"
@@ -73,7 +74,7 @@ struct tensor_moments {
 };
 
 /// The type-erased recipe that an `optimizer` holds.
-class recipe {
+class recipe : public bound_to_process {
  public:
   recipe() = default;
   recipe(const recipe&) = delete;
@@ -151,8 +152,12 @@ class recipe_call {
 /// do not check. Moves, assignments and the destructor do not check either: as with any object, the caller must ensure that no
 /// call is running.
 ///
+/// It belongs to the process that constructed it. In a process that is forked from that one, all calls throw std::logic_error,
+/// because threads and connections do not follow a fork. The destructor and assignments end at once there, without a wait, and
+/// never free the memory of the copy.
+///
 /// On GPUs each call, and the destructor, makes the device of the construction current, and restores the caller's.
-/// *Cost* of a call: an atomic exchange.
+/// *Cost* of a call: an atomic exchange, and a look at the number of the process.
 class optimizer {
  public:
   using gradient_scaling = detail::gradient_scaling;
@@ -416,27 +421,34 @@ class optimizer {
  protected:
   explicit optimizer(std::unique_ptr<detail::recipe> made) noexcept : held_(std::move(made)) {}
 
-  /// @throws std::logic_error if it was moved from
+  /// @throws std::logic_error if it was moved from, or belongs to another process
   detail::recipe& held(const char* call) const {
     if (held_ == nullptr)
       throw std::logic_error("slamb: " + std::string(call) +
                              " was called on an optimizer that was moved from; call the one that it was moved to");
+    if (!held_->is_of_this_process())
+      throw std::logic_error("slamb: " + std::string(call) +
+                             " was called in a process that was forked from the one that constructed the optimizer; "
+                             "the optimizer's threads and connections belong to that one: construct an optimizer in "
+                             "this process, or start processes by spawn or exec");
     return *held_;
   }
 
   /// Begins a call, which ends with the returned object.
-  /// @throws std::logic_error if it was moved from, or while another call is running; nothing has changed then
+  /// @throws std::logic_error if it was moved from or belongs to another process, or while another call is running; nothing has
+  ///         changed then
   detail::recipe_call called(const char* call) const { return detail::recipe_call(held(call), call); }
 
  private:
   void give_up_step() noexcept {
-    if (held_ == nullptr) return;
+    if (held_ == nullptr || !held_->is_of_this_process()) return;
     const detail::call_scope scope = held_->enter();
     held_->give_up_step();
   }
 
   void release() noexcept {
     if (held_ == nullptr) return;
+    if (!held_->is_of_this_process()) return held_.release()->abandon();
     const detail::call_scope scope = held_->enter();
     held_.reset();
   }

@@ -14,6 +14,7 @@
 #include "slamb/backend/host/detail/thread_pool.hpp"
 #include "slamb/backend/host/detail/tile_runner.hpp"
 #include "slamb/communicator/any_communicator.hpp"
+#include "slamb/core/detail/process.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/messages.hpp"
 
@@ -35,7 +36,7 @@ class executor {
   executor(unsigned threads, std::uint64_t elements) {
     constexpr std::uint64_t worth_a_thread = 1U << 16U;
     const auto useful = static_cast<unsigned>(std::min<std::uint64_t>(threads, elements / worth_a_thread + 1));
-    pool_ = std::make_unique<thread_pool>(useful);
+    pool_.reset(new thread_pool(useful));
   }
 
   static host_stream stream() noexcept { return {}; }
@@ -323,7 +324,7 @@ class executor {
     if (not_finite != nullptr && !all.load(std::memory_order_relaxed)) *not_finite = 1;
   }
 
-  std::unique_ptr<thread_pool> pool_;
+  std::unique_ptr<thread_pool, destroy_in_own_process> pool_;
 };
 
 }  // namespace SLAMB_SIMD_NAMESPACE

@@ -10,11 +10,13 @@
 #include <thread>
 #include <vector>
 
+#include "slamb/core/detail/process.hpp"
+
 namespace slamb::detail::host {
 
 /// Runs loops on the calling thread and `threads − 1` others, one loop at a time. A body that throws ends the program by
-/// `std::terminate`.
-class thread_pool {
+/// `std::terminate`. In a process that is forked from its own, the pool has no threads, and can neither run loops nor be destroyed.
+class thread_pool : public bound_to_process {
  public:
   /// @throws std::system_error if a thread cannot be started.
   explicit thread_pool(unsigned threads) {
