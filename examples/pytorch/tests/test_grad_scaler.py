@@ -59,8 +59,29 @@ def trained_alike(name, dtype=torch.float32, **settings):
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_optimizers_announce_that_they_unscale_gradients(name):
-    assert CLASSES[name](make_parameters(), **SHORT[name])._step_supports_amp_scaling is True
+def test_a_scaler_unscales_the_gradients_of_a_single_rank_as_with_torchs_optimizers(name):
+    """So wrappers see that a step was skipped, and gradients can be clipped."""
+    make = CLASSES[name]
+    assert make(make_parameters(), **SHORT[name])._step_supports_amp_scaling is False
+    assert make(make_parameters(), fused=True, **SHORT[name])._step_supports_amp_scaling is True
+    assert make(make_parameters(dtype=torch.float16), **SHORT[name])._step_supports_amp_scaling is True  # a scaler refuses
+
+
+@needs_a_scaler
+@pytest.mark.parametrize("fused", [None, True])
+def test_a_step_that_a_scaler_skips_is_not_called_or_skips_itself(fused):
+    p = make_parameters()
+    optimizer = st.AdamW(p, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scaler.scale(torch.zeros(1))
+    for one in p:
+        one.grad = torch.full_like(one, float("inf"))
+    before, called = copies_of(p), []
+    optimizer.register_step_pre_hook(lambda *_: called.append(True))
+    scaler.step(optimizer)
+    scaler.update()
+    assert_same_bits(p, before)
+    assert scaler.get_scale() == 4.0 and called == ([True] if fused else [])
 
 
 @needs_a_scaler

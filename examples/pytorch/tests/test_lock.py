@@ -53,12 +53,12 @@ def optimizer():
 
 
 def test_another_thread_runs_while_a_step_computes(optimizer):
-    core = optimizer._parts[0].core
+    core = optimizer._shared.parts[0].core
     assert runs_during(lambda: core.step([0.1]), 10000)
 
 
 def test_another_thread_runs_while_a_state_is_saved(optimizer):
-    core = optimizer._parts[0].core
+    core = optimizer._shared.parts[0].core
     state = torch.empty(core.state_bytes(True), dtype=torch.uint8)
     address, count = state.data_ptr(), state.numel()
     assert runs_during(lambda: core.save_state(address, count, True), 10000)
@@ -121,8 +121,8 @@ class ThreadRanks:
 def on_two_ranks(work, monkeypatch):
     """The results of work(ranks) on two ranks."""
     mine = threading.local()
-    monkeypatch.setattr("slamb.torch._optimizers.group_of", lambda group: "a group")
-    monkeypatch.setattr("slamb.torch._optimizers.Ranks", lambda *args, **kwargs: mine.ranks)
+    monkeypatch.setattr("slamb.torch._optimizer.group_of", lambda group: "a group")
+    monkeypatch.setattr("slamb.torch._optimizer.Ranks", lambda *args, **kwargs: mine.ranks)
     meeting, results = Meeting(), [None, None]
 
     def run(rank):

@@ -547,6 +547,7 @@ def test_gradients_of_32_bits_of_parameters_of_16_are_taken_as_they_are(dtype, v
         p.grad = torch.full((4,), value)
         optimizer.step()
         assert_near([optimizer.moments(p)["exp_avg"]], [np.full(4, value * (1 - 0.9**step))], atol=0.0)
+    p.grad = None
     p.grad_dtype = dtype
     p.grad = torch.zeros(4, dtype=dtype)
     optimizer.step()
