@@ -61,7 +61,7 @@ def is_flattened(tensor: torch.Tensor) -> bool:
 
 def is_lazy(tensor: torch.Tensor) -> bool:
     """True for a parameter of a lazy module whose shape is not known yet."""
-    return isinstance(tensor, torch.nn.parameter.UninitializedParameter)
+    return bool(torch.nn.parameter.is_lazy(tensor))  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
