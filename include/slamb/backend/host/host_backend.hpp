@@ -17,7 +17,8 @@ inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// Settings of the host backend: parameters, gradients and state in host memory, passes on threads with explicit SIMD.
 ///
-/// *Determinism*: the same bits from run to run, for every number of threads.
+/// *Determinism*: the same bits from run to run, for every number of threads. All threads compute in the modes of the calling
+/// thread, so also if that treats subnormal numbers as 0 (on x86-64 and 64-bit ARM).
 struct host_backend {
   unsigned threads = 0;                  ///< with the calling thread; 0: one for each core; 1: the calling thread alone
   std::size_t cache_bytes = 16U << 20U;  ///< size of a batch of tensors, so that a second pass finds it in the cache

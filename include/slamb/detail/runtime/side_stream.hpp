@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/detail/float_modes.hpp"
 
 namespace slamb::detail {
 
@@ -27,7 +28,7 @@ class side_stream {
 };
 
 /// Runs tasks on its own thread, one at a time. So collectives of tasks are called from a thread that the caller did not start.
-/// All tasks end before `join` returns.
+/// It computes in the float_modes of the caller. All tasks end before `join` returns.
 template <class Task>
 class side_stream<host_stream, Task> {
  public:
@@ -53,7 +54,7 @@ class side_stream<host_stream, Task> {
   void start(const Task& task) {
     {
       const std::lock_guard lock(mutex_);
-      tasks_.push_back(task);
+      tasks_.push_back({task, float_modes::current()});
     }
     wake_.notify_all();
   }
@@ -69,17 +70,23 @@ class side_stream<host_stream, Task> {
   }
 
  private:
+  struct started_task {
+    Task task;
+    float_modes modes;
+  };
+
   void serve() {
     std::unique_lock lock(mutex_);
     for (;;) {
       wake_.wait(lock, [this] { return ends_ || done_ < tasks_.size(); });
       if (ends_) return;
-      const Task task = tasks_[done_];
+      const started_task next = tasks_[done_];
       if (failure_ == nullptr) {
         lock.unlock();
+        if (next.modes != float_modes::current()) next.modes.apply();
         std::exception_ptr thrown;
         try {
-          task(host_stream{});
+          next.task(host_stream{});
         } catch (...) {
           thrown = std::current_exception();
         }
@@ -93,7 +100,7 @@ class side_stream<host_stream, Task> {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<Task> tasks_;
+  std::vector<started_task> tasks_;
   std::size_t done_ = 0;
   std::exception_ptr failure_;
   bool ends_ = false;

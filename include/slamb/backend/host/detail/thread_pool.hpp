@@ -10,12 +10,14 @@
 #include <thread>
 #include <vector>
 
+#include "slamb/core/detail/float_modes.hpp"
 #include "slamb/core/detail/process.hpp"
 
 namespace slamb::detail::host {
 
-/// Runs loops on the calling thread and `threads − 1` others, one loop at a time. A body that throws ends the program by
-/// `std::terminate`. In a process that is forked from its own, the pool has no threads, and can neither run loops nor be destroyed.
+/// Runs loops on the calling thread and `threads − 1` others, one loop at a time, all in the float_modes of the calling thread. A
+/// body that throws ends the program by `std::terminate`. In a process that is forked from its own, the pool has no threads, and can
+/// neither run loops nor be destroyed.
 class thread_pool : public bound_to_process {
  public:
   /// @throws std::system_error if a thread cannot be started.
@@ -71,6 +73,7 @@ class thread_pool : public bound_to_process {
     {
       const std::lock_guard lock(mutex_);
       loop_ = &all;
+      modes_ = float_modes::current();
       busy_.store(workers_.size(), std::memory_order_relaxed);
       loops_.store(loops_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     }
@@ -85,15 +88,22 @@ class thread_pool : public bound_to_process {
   }
 
   void serve() {
+    float_modes own = float_modes::current();
     for (std::uint64_t seen = 0;;) {
       spin([&] { return loops_.load(std::memory_order_acquire) != seen; });
       const loop* all = nullptr;
+      float_modes modes;
       {
         std::unique_lock lock(mutex_);
         wake_.wait(lock, [&] { return stopping_ || loops_.load(std::memory_order_relaxed) != seen; });
         if (stopping_) return;
         seen = loops_.load(std::memory_order_relaxed);
         all = loop_;
+        modes = modes_;
+      }
+      if (modes != own) {
+        modes.apply();
+        own = modes;
       }
       take(*all);
       if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
@@ -131,6 +141,7 @@ class thread_pool : public bound_to_process {
   std::atomic<std::size_t> busy_{0};
   std::atomic<std::uint64_t> loops_{0};  // number of loops begun
   const loop* loop_ = nullptr;           // the running loop
+  float_modes modes_;                    // of its caller
   bool stopping_ = false;
   std::vector<std::thread> workers_;
 };
