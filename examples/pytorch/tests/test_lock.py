@@ -53,12 +53,12 @@ def optimizer():
 
 
 def test_another_thread_runs_while_a_step_computes(optimizer):
-    core = optimizer._shared.parts[0].core
+    core = optimizer._parts[0].core
     assert runs_during(lambda: core.step([0.1]), 10000)
 
 
 def test_another_thread_runs_while_a_state_is_saved(optimizer):
-    core = optimizer._shared.parts[0].core
+    core = optimizer._parts[0].core
     state = torch.empty(core.state_bytes(True), dtype=torch.uint8)
     address, count = state.data_ptr(), state.numel()
     assert runs_during(lambda: core.save_state(address, count, True), 10000)

@@ -362,7 +362,7 @@ def test_a_state_of_an_older_version_is_loaded():
     p = make_parameters()
     optimizer = st.AdamW(p, lr=0.02)
     train(optimizer, 1, 4)
-    part = optimizer._shared.parts[0]
+    part = optimizer._parts[0]
     shapes = [number for one in p for number in (one.dim(), *one.shape)]
     old = {
         "state": {i: {"step": torch.tensor(4.0), "ranks": {}} for i in range(4)},

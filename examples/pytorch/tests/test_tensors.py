@@ -720,4 +720,4 @@ def test_a_parameter_that_is_expanded_later_is_rejected_before_the_step():
     p.grad = torch.ones(3, 4)
     with pytest.raises(ValueError, match="parameter 0 is expanded"):
         optimizer.step()
-    assert optimizer._shared.parts[0].core.steps == 1
+    assert optimizer._parts[0].core.steps == 1

@@ -11,7 +11,7 @@ import torch
 
 import slamb.torch
 from slamb._load import module_for
-from slamb.torch._optimizers import _Part
+from slamb.torch._part import Part
 from slamb.torch._ranks import Ranks
 
 
@@ -186,15 +186,42 @@ def test_the_borrowed_communicator_of_nccl_works(nccl_group):
     model, alone = make_model(), make_model()
     optimizer = slamb.torch.Lamb(model.parameters(), lr=1e-2)
     assert optimizer._ranks is None  # one rank exchanges nothing, so the test gives it the communicator
-    optimizer._ranks = Ranks(nccl_group, torch.device("cuda"))
+    optimizer._shared.ranks = Ranks(nccl_group, torch.device("cuda"))
     optimizer._arguments["check_gradients"] = False
-    optimizer._parts = [_Part(optimizer, 0, 1)]
+    optimizer._set_parts([Part(optimizer, range(len(list(model.parameters()))))])
     train(model, optimizer, 0, 5)
     optimizer.broadcast_parameters()
     optimizer.compare_ranks()
     train(alone, slamb.torch.Lamb(alone.parameters(), lr=1e-2), 0, 5)
     assert distance(model, alone) < 1e-6
     assert np.isfinite(optimizer.statistics(with_norms=True)["parameter_norm"])
+
+
+def test_the_state_has_the_moments_in_the_memory_of_the_gpu():
+    model, other = make_model(), make_model()
+    optimizer, reference = slamb.torch.AdamW(model.parameters(), lr=1e-2), torch.optim.AdamW(other.parameters(), lr=1e-2)
+    train(model, optimizer, 0, 3)
+    train(other, reference, 0, 3)
+    for p, q in zip(model.parameters(), other.parameters()):
+        for name in ("exp_avg", "exp_avg_sq"):
+            assert optimizer.state[p][name].device == p.device
+            torch.testing.assert_close(optimizer.state[p][name], reference.state[q][name])
+        assert float(optimizer.state[p]["step"]) == 3.0
+        optimizer.state[p]["exp_avg"].zero_()
+        reference.state[q]["exp_avg"].zero_()
+    train(model, optimizer, 3, 6)
+    train(other, reference, 3, 6)
+    assert distance(model, other) < 1e-5
+    fresh = make_model()
+    resumed = slamb.torch.AdamW(fresh.parameters())
+    fresh.load_state_dict(model.state_dict())
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    train(model, optimizer, 6, 8)
+    train(fresh, resumed, 6, 8)
+    assert distance(model, fresh) == 0.0
+    resumed.state.clear()
+    train(fresh, resumed, 8, 9)
+    assert resumed.statistics()["step"] == 1
 
 
 def test_parameters_on_two_devices_are_rejected():

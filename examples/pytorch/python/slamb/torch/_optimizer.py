@@ -501,11 +501,14 @@ class Optimizer(torch.optim.Optimizer):
         :param with_norms: also the norms of parameters, moments and compression errors, and the numbers of elements at
             `update_bound` and with a variance that began late, at the cost of a pass over them
         """
-        parts = [part.core.statistics(with_norms) for part in self._prepared()]
+        parts = self._prepared()
         if not parts:
             return {"step": 0, "skipped_steps": 0, "collectives": 0, "payload_bytes": 0, "sent_bytes": 0, "phase": "", "phases": {}}
-        sums = {name: sum(p[name] for p in parts) for name in _SUMS_OF_PARTS if name in parts[0]}
-        return {**parts[0], **sums}
+        of_parts = [part.core.statistics(with_norms) for part in parts]
+        for part in parts:
+            part.show_steps()
+        sums = {name: sum(one[name] for one in of_parts) for name in _SUMS_OF_PARTS if name in of_parts[0]}
+        return {**of_parts[0], **sums}
 
     @_exclusive
     def memory(self) -> dict[str, int]:
@@ -591,6 +594,14 @@ class Optimizer(torch.optim.Optimizer):
             )
 
     # ------------------------------------------------------------------------------------------------------ Parts and groups
+
+    @property
+    def _parts(self) -> list[Part]:
+        return self._built()
+
+    @property
+    def _ranks(self) -> Optional[Ranks]:
+        return self._shared.ranks
 
     def _parameters(self) -> list[torch.Tensor]:
         return list(itertools.chain.from_iterable(map(_parameters_of, self.param_groups)))
@@ -902,7 +913,8 @@ class Optimizer(torch.optim.Optimizer):
 
         :param place: of the part among all
         """
-        taken = torch.tensor(float(part.core.steps), dtype=torch.float32, device="cpu")
+        part.show_steps()
+        taken = part.taken.clone()
         if part.has_open_state:
             return [
                 {"step": taken.clone(), **{name: value.clone() for name, value in own.items() if name != "step"}}

@@ -151,15 +151,17 @@ class Part:
             if is_scaled:
                 self.core.set_gradient_scaling(0, 0)
         self.has_started = True
-        # Reading the number of steps from a GPU would wait: it is counted here, and read where something waits anyway.
-        self._show_steps(self.core.steps if self._stream is None else self._shown + 1.0)
+        if self._stream is None:
+            self._show_steps(self.core.steps)
+        elif not torch.cuda.is_current_stream_capturing():
+            self._show_steps(self._shown + 1.0)  # to read it would wait; `show_steps` does where something waits anyway
         self.tensors.after_step(with_gradient_only=True)
 
     # ---------------------------------------------------------------------------------------------------------------- State
 
     def show(self, state: dict[Any, Any]) -> None:
         """Puts into `state` what others look for there: an entry for each parameter, beside what they have put into it."""
-        self._show_steps(self.core.steps)
+        self.show_steps()
         known = {id(entry) for entry in self.entries}
         self.own, self.entries = [], []
         for i, p in enumerate(self.tensors.given):
@@ -176,6 +178,10 @@ class Part:
             self.own.append(own)
             self.entries.append(entry)
         self._note_values()
+
+    def show_steps(self) -> None:
+        """Shows the number of steps. Waits for a GPU."""
+        self._show_steps(self.core.steps)
 
     def is_shown(self) -> bool:
         """True if nothing in its entries was replaced since the last call of `show`. It may be false without a reason."""
