@@ -9,7 +9,6 @@ import torch
 from lightning.fabric.strategies import DDPStrategy as FabricDDPStrategy
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
-from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 
 from processes import call, call_afresh
 from training import (
@@ -40,6 +39,9 @@ class Automatic(lightning.LightningModule):
         self._made_by = name, settings
         # Lightning does not continue in the middle of a plain loader: a checkpoint has the number of batches so far.
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def on_train_start(self):
+        keep_gradients_local(self.trainer.strategy.model)  # Lightning registers its ddp_comm_hook on GPUs only
 
     def next_batch(self):
         self.seen += 1
@@ -72,6 +74,7 @@ class Manual(Automatic):
         self._has_group = False
 
     def on_train_start(self):
+        super().on_train_start()
         self.add_group()
 
     def add_group(self):
@@ -110,7 +113,7 @@ def fit(kind, name, folder, resume=False, seed=1, trainer=None, **settings):
         **(trainer or {}),
     }
     if ranks > 1:
-        options["strategy"] = DDPStrategy(process_group_backend="gloo", ddp_comm_hook=noop_hook)
+        options["strategy"] = DDPStrategy(process_group_backend="gloo")
     client = lightning.Trainer(**options)
     loader = torch.utils.data.DataLoader(Data(), batch_size=4)
     client.fit(module, loader, ckpt_path=f"{folder}/step={HALF}.ckpt" if resume else None)

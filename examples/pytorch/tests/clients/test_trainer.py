@@ -1,5 +1,5 @@
-"""The Trainer of transformers. On several ranks it wraps the model in DistributedDataParallel, whose averages slamb's optimizers do
-not need: either DDP averages and exchange=False, or a hook keeps gradients local. It saves the optimizer's state on rank 0 alone."""
+"""The Trainer of transformers. On several ranks it wraps the model in DistributedDataParallel. Either that averages gradients, and
+the optimizer has exchange=False, or a hook keeps gradients local. The Trainer saves the optimizer's state on rank 0 alone."""
 
 import pytest
 import torch

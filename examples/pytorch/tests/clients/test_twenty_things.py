@@ -1,7 +1,7 @@
 """Things that torch.optim allows. Each is a training by torch.optim.AdamW and by slamb's optimizers.
 
-`thing(make)` trains with the optimizer that `make(parameters)` returns, and returns the parameters, and facts. slamb.torch.AdamW
-must have the parameters of torch.optim.AdamW. All of slamb's optimizers must have its facts, and must have moved the parameters."""
+`thing(make)` trains with the optimizer that `make(parameters)` returns, and returns the parameters, and facts. All of slamb's
+optimizers must have the facts of torch.optim.AdamW, and finite parameters. slamb.torch.AdamW must have its parameters too."""
 
 import copy
 import io
@@ -58,7 +58,7 @@ def saved_and_loaded(value, **options):
 each = pytest.mark.parametrize("name", NAMES)
 
 
-# 1 ---------------------------------------------------------------------------------------------------------- Hooks of steps
+# 1 ------------------------------------------------------------------------------------------------------- Hooks of steps
 @each
 def test_hooks_around_steps(name):
     def thing(make):
@@ -82,7 +82,7 @@ def test_hooks_around_steps(name):
     compare(thing, name)
 
 
-# 2 --------------------------------------------------------------------------------------------------------- Hooks of states
+# 2 ------------------------------------------------------------------------------------------------------ Hooks of states
 @each
 def test_hooks_of_states(name):
     def thing(make):
@@ -101,7 +101,11 @@ def test_hooks_of_states(name):
             del state["note"]
 
         other.register_load_state_dict_pre_hook(before_load)
-        other.register_load_state_dict_post_hook(lambda one: calls.append(("after load", float(one.state[parameters_of(one)[0]]["step"]))))
+
+        def after_load(one):
+            calls.append(("after load", float(one.state[parameters_of(one)[0]]["step"])))
+
+        other.register_load_state_dict_post_hook(after_load)
         other.load_state_dict(state)
         calls.append("note" in state)  # the given state is another dictionary than the hook has changed
         train(other_model, other, first=4)
@@ -110,7 +114,7 @@ def test_hooks_of_states(name):
     compare(thing, name)
 
 
-# 3 ---------------------------------------------------------------------------------------------------------- Named parameters
+# 3 ----------------------------------------------------------------------------------------------------- Named parameters
 @each
 def test_named_parameters(name):
     def thing(make):
@@ -129,7 +133,7 @@ def test_named_parameters(name):
         assert len(optimizer.param_groups) == 1
 
 
-# 4 ------------------------------------------------------------------------------------------------------- Rates that are tensors
+# 4 ----------------------------------------------------------------------------------------------- Rates that are tensors
 @each
 def test_a_rate_that_is_a_tensor(name):
     def thing(make):
@@ -142,12 +146,13 @@ def test_a_rate_that_is_a_tensor(name):
         optimizer.param_groups[0]["lr"].fill_(0.02)  # read at each step
         train(model, optimizer, first=4)
         loaded = saved_and_loaded(optimizer.state_dict())["param_groups"][0]["lr"]
-        return parameters_of(optimizer), (isinstance(rate_after, torch.Tensor), isinstance(loaded, torch.Tensor), round(float(loaded), 6))
+        facts = [isinstance(one, torch.Tensor) for one in (rate_after, loaded)]
+        return parameters_of(optimizer), (facts, round(float(loaded), 6))
 
     compare(thing, name)
 
 
-# 5 ------------------------------------------------------------------------------------------------------------------ Closures
+# 5 ------------------------------------------------------------------------------------------------------------- Closures
 @each
 def test_closures(name):
     def thing(make):
@@ -172,7 +177,7 @@ def test_closures(name):
     compare(thing, name)
 
 
-# 6 ------------------------------------------------------------------------------------------- Optimizers that step in backward
+# 6 ------------------------------------------------------------------------------------- Optimizers that step in backward
 @each
 def test_an_optimizer_for_each_parameter_that_steps_in_backward(name):
     def thing(make):
@@ -208,7 +213,7 @@ def test_apply_optimizer_in_backward(name):
     compare(thing, name)
 
 
-# 8 ----------------------------------------------------------------------------------------- Conversions that swap parameters
+# 8 ------------------------------------------------------------------------------------- Conversions that swap parameters
 @each
 @pytest.mark.parametrize("swaps", [False, True])
 def test_conversions_of_the_model_that_keep_its_type(swaps, name):
@@ -256,7 +261,7 @@ def test_a_conversion_to_another_type_is_an_error_that_names_it(name):
     train(model, optimizer, first=4)
 
 
-# 10 ------------------------------------------------------------------------------------------------------- zero_grad, gradients
+# 10 ------------------------------------------------------------------------------------------------ zero_grad, gradients
 @each
 def test_zero_grad_that_keeps_the_tensors(name):
     def thing(make):
@@ -328,7 +333,7 @@ def test_clipping_by_torch(name):
     compare(thing, name)
 
 
-# 13 ------------------------------------------------------------------------------------------------------------ Parametrizations
+# 13 ---------------------------------------------------------------------------------------------------- Parametrizations
 @each
 def test_parametrizations(name):
     from torch.nn.utils import parametrizations, parametrize
@@ -347,7 +352,7 @@ def test_parametrizations(name):
     compare(thing, name)
 
 
-# 14 ------------------------------------------------------------------------------------------------------------------- Tied weights
+# 14 -------------------------------------------------------------------------------------------------------- Tied weights
 @each
 def test_tied_weights(name):
     class Tied(torch.nn.Module):
@@ -381,7 +386,7 @@ def test_a_parameter_twice_in_a_list_is_not_trained_twice_in_silence(name):
         make(name, [p, p])
 
 
-# 15 ------------------------------------------------------------------------------------------------------------- Copies and pickles
+# 15 -------------------------------------------------------------------------------------------------- Copies and pickles
 @each
 def test_a_copy_of_model_and_optimizer_together(name):
     def thing(make):
@@ -413,7 +418,7 @@ def test_a_pickle_of_model_and_optimizer_together(name):
     compare(thing, name)
 
 
-# 17 --------------------------------------------------------------------------------------------------------------- Saved states
+# 17 -------------------------------------------------------------------------------------------------------- Saved states
 @each
 def test_a_state_from_a_file_mapped_elsewhere(name, tmp_path):
     def thing(make):
@@ -453,7 +458,7 @@ def test_states_that_do_not_fit(name):
     compare(thing, name)
 
 
-# 19 ------------------------------------------------------------------------------------------------------- Deferred initialization
+# 19 --------------------------------------------------------------------------------------------- Deferred initialization
 @each
 def test_a_model_on_meta_that_is_emptied_to_the_host(name):
     def thing(make):
@@ -493,7 +498,7 @@ def test_lazy_modules(name):
     compare(thing, name)
 
 
-# 21 ------------------------------------------------------------------------------------------------------------------- Averages
+# 21 ------------------------------------------------------------------------------------------------------------ Averages
 @each
 def test_averages_and_rates_of_swa(name):
     def thing(make):
@@ -514,7 +519,7 @@ def test_averages_and_rates_of_swa(name):
     compare(thing, name)
 
 
-# 22 ------------------------------------------------------------------------------------------------------------------ Schedules
+# 22 ----------------------------------------------------------------------------------------------------------- Schedules
 def _schedules():
     rates = torch.optim.lr_scheduler
     return {
@@ -530,9 +535,12 @@ def _schedules():
 @each
 @pytest.mark.parametrize("kind", _schedules())
 def test_schedules(kind, name):
+    def groups_of(model):
+        return [{"params": model.layers[0].parameters()}, {"params": model.layers[2].parameters(), "lr": 2e-2}]
+
     def thing(make):
         model = Model(1)
-        optimizer = make([{"params": model.layers[0].parameters()}, {"params": model.layers[2].parameters(), "lr": 2e-2}])
+        optimizer = make(groups_of(model))
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # "lr_scheduler.step() before optimizer.step()"
             warnings.filterwarnings("ignore", message="The epoch parameter")
@@ -541,7 +549,7 @@ def test_schedules(kind, name):
             train(model, optimizer, between=lambda step: seen.append(schedule.step() or schedule.get_last_lr()))
             state = schedule.state_dict()
             other_model = copy.deepcopy(model)
-            other = make([{"params": other_model.layers[0].parameters()}, {"params": other_model.layers[2].parameters(), "lr": 2e-2}])
+            other = make(groups_of(other_model))
             schedule = _schedules()[kind](other)
             other.load_state_dict(optimizer.state_dict())
             schedule.load_state_dict(state)
@@ -563,7 +571,7 @@ def test_a_rate_that_is_reduced_on_a_plateau(name):
     compare(thing, name)
 
 
-# 23 ------------------------------------------------------------------------------------------------------------ Parameter groups
+# 23 ---------------------------------------------------------------------------------------------------- Parameter groups
 @each
 def test_a_parameter_that_is_appended_to_a_group(name):
     def thing(make):
@@ -650,7 +658,7 @@ def test_wrong_parameters_are_errors_of_the_same_kind(name):
         assert kinds[0] is kinds[1], wrong
 
 
-# 27 -------------------------------------------------------------------------------------------------------------------- torch.func
+# 27 ---------------------------------------------------------------------------------------------------------- torch.func
 @each
 def test_functional_calls(name):
     def thing(make):
@@ -694,7 +702,7 @@ def test_gradients_by_example_from_vmap(name):
     compare(thing, name)
 
 
-# 29 ------------------------------------------------------------------------------------------------------- Kinds of parameters
+# 29 ------------------------------------------------------------------------------------------------- Kinds of parameters
 @each
 def test_complex_parameters_are_trained_or_a_clear_error(name):
     with pytest.raises(ValueError, match="complex64"):
@@ -762,7 +770,21 @@ def test_requires_grad_that_is_switched(name):
     compare(thing, name)
 
 
-# 33 ------------------------------------------------------------------------------------------------------------------- The state
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_a_parameter_without_a_gradient_takes_no_step(name):
+    def thing(make):
+        parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+        optimizer = make(parameters)
+        for step in range(4):
+            parameters[0].grad = torch.full((2,), 1.0 + step)
+            parameters[1].grad = torch.full((2,), 1.0 + step) if step % 2 else None
+            optimizer.step()
+        return parameters, [float(optimizer.state[p]["step"]) for p in parameters]
+
+    compare(thing, name)
+
+
+# 33 ----------------------------------------------------------------------------------------------------------- The state
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
 def test_the_state_can_be_read_and_written(name):
     def thing(make):
@@ -770,7 +792,8 @@ def test_the_state_can_be_read_and_written(name):
         optimizer = make(model.parameters())
         train(model, optimizer)
         facts = [sorted(entry) for entry in optimizer.state.values()]
-        facts.append([(key is p, entry["exp_avg"].shape == p.shape) for (key, entry), p in zip(optimizer.state.items(), model.parameters())])
+        for (key, entry), p in zip(optimizer.state.items(), model.parameters()):
+            facts.append((key is p, entry["exp_avg"].shape == p.shape))
         facts.append([(entry["step"].dtype, entry["step"].shape, entry["step"].item()) for entry in optimizer.state.values()])
         for entry in optimizer.state.values():
             entry["exp_avg"].mul_(0.5)
@@ -790,6 +813,24 @@ def test_the_state_can_be_cleared_to_begin_anew(name):
         optimizer.state.clear()
         train(model, optimizer, first=4)
         return list(model.parameters()), [float(entry["step"]) for entry in optimizer.state.values()]
+
+    compare(thing, name)
+
+
+@each
+def test_the_state_can_be_moved_to_a_device(name):
+    # As Lightning does before each training: every entry is replaced by one with equal values.
+    def moved(value):
+        return {key: moved(one) for key, one in value.items()} if isinstance(value, dict) else value.to("cpu")
+
+    def thing(make):
+        model = Model(1)
+        optimizer = make(model.parameters())
+        for first in (0, 4):
+            for p, entry in optimizer.state.items():
+                optimizer.state[p] = moved(entry)
+            train(model, optimizer, first=first)
+        return list(model.parameters()), None
 
     compare(thing, name)
 
@@ -859,7 +900,7 @@ def test_distributed_checkpoints_on_two_ranks(name, tmp_path):
     assert call(2, save_distributed, name, str(tmp_path)) == [[True] * 4] * 2
 
 
-# 35 ------------------------------------------------------------------------------------------------------ ZeroRedundancyOptimizer
+# 35 --------------------------------------------------------------------------------------------- ZeroRedundancyOptimizer
 def train_in_parts(is_torch):
     from torch.distributed.optim import ZeroRedundancyOptimizer
     from torch.nn.parallel import DistributedDataParallel
@@ -888,7 +929,7 @@ def test_zero_redundancy_optimizer():
         assert max(abs(a - b).max() for a, b in zip(own, other)) < 1e-5
 
 
-# 36 ------------------------------------------------------------------------------------------------------------- Autograd's checks
+# 36 --------------------------------------------------------------------------------------------------- Autograd's checks
 @each
 def test_a_graph_from_before_a_step_cannot_be_used_after_it(name):
     for kind in (make_torch, lambda parameters: make(name, parameters)):
@@ -901,7 +942,7 @@ def test_a_graph_from_before_a_step_cannot_be_used_after_it(name):
             loss.backward()
 
 
-# 37 ----------------------------------------------------------------------------------------------------------- Data that is replaced
+# 37 ----------------------------------------------------------------------------------------------- Data that is replaced
 @each
 def test_data_of_parameters_that_is_replaced_between_steps(name):
     def thing(make):
@@ -918,7 +959,7 @@ def test_data_of_parameters_that_is_replaced_between_steps(name):
     compare(thing, name)
 
 
-# 38 ------------------------------------------------------------------------------------------------------------ Defaults of torch
+# 38 --------------------------------------------------------------------------------------------------- Defaults of torch
 @each
 def test_other_defaults_of_torch(name):
     def thing(make):
@@ -944,7 +985,7 @@ def test_other_defaults_of_torch(name):
     compare(thing, name)
 
 
-# 39 ------------------------------------------------------------------------------------------------------------------ Subclasses
+# 39 ---------------------------------------------------------------------------------------------------------- Subclasses
 @each
 def test_a_subclass_with_a_step_of_its_own(name):
     def thing(make):
@@ -994,7 +1035,7 @@ def test_names_for_the_profiler_and_the_text(name):
     compare(thing, name)
 
 
-# 41 ----------------------------------------------------------------------------------------------------------------- GradScaler
+# 41 ---------------------------------------------------------------------------------------------------------- GradScaler
 @each
 def test_grad_scaler_with_clipping(name):
     def thing(make):
@@ -1015,7 +1056,7 @@ def test_grad_scaler_with_clipping(name):
     compare(thing, name)
 
 
-# 42 --------------------------------------------------------------------------------------------------------- States of torch's own
+# 42 ----------------------------------------------------------------------------------------------- States of torch's own
 @pytest.mark.parametrize("name", ["adamw"])
 def test_the_state_of_torch_goes_on_here_and_back(name):
     def thing(make):
@@ -1029,5 +1070,25 @@ def test_the_state_of_torch_goes_on_here_and_back(name):
         third.load_state_dict(second.state_dict())
         train(model, third, first=8)
         return list(model.parameters()), float(third.state[next(model.parameters())]["step"])
+
+    compare(thing, name)
+
+
+# 43 ------------------------------------------------------------------------------------------------------ inference_mode
+@each
+def test_calls_within_inference_mode(name):
+    def thing(make):
+        model = Model(1)
+        with torch.inference_mode():
+            optimizer = make(model.parameters())
+        train(model, optimizer)
+        other_model, other = copy.deepcopy((model, optimizer))
+        with torch.inference_mode():
+            other.state_dict()
+            state = optimizer.state_dict()
+        train(other_model, other, first=4)
+        train(model, optimizer, first=4)
+        assert all(torch.equal(p, q) for p, q in zip(model.parameters(), other_model.parameters()))
+        return list(model.parameters()), len(state["state"])
 
     compare(thing, name)

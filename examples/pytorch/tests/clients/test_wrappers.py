@@ -10,8 +10,8 @@ from training import HALF, OPTIMIZERS, STEPS, Model, batch, bits, make, steps_ta
 
 
 class Sam(torch.optim.Optimizer):
-    """SAM, arXiv 2010.01412. It shares param_groups with its base, keeps the weights in its own state, and gives parameters other
-    memory in each step."""
+    """SAM, arXiv 2010.01412. It shares param_groups with its base, keeps the weights in its own state, and gives parameters
+    other memory in each step."""
 
     def __init__(self, parameters, make_base, rho=0.05):
         super().__init__(parameters, {"rho": rho})
@@ -46,8 +46,8 @@ class Sam(torch.optim.Optimizer):
 
 
 class Lookahead(torch.optim.Optimizer):
-    """Lookahead, arXiv 1907.08610. The slow weights live in the state of its base, and its options in the base's groups. It does not
-    call the constructor of Optimizer."""
+    """Lookahead, arXiv 1907.08610. The slow weights live in the state of its base, and its options in the base's groups. It
+    does not call the constructor of Optimizer."""
 
     def __init__(self, base, alpha=0.5, interval=3):
         self.base = base
@@ -160,11 +160,8 @@ def train(wrapper, name, folder, resume=False, seed=1):
     steps(HALF, STEPS)
     base = getattr(optimizer, "base", optimizer)
     kept = averaged if averaged is not None else optimizer.averages() if wrapper == "average" else []
-    return {"parameters": bits(model), "averages": bits(kept), "steps": steps_taken(base), "values": [*map(as_array, model.parameters())]}
-
-
-def as_array(p):
-    return p.detach().numpy().copy()
+    values = [p.detach().numpy().copy() for p in model.parameters()]
+    return {"parameters": bits(model), "averages": bits(kept), "steps": steps_taken(base), "values": values}
 
 
 def of_bits(results):
