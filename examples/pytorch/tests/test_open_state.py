@@ -241,6 +241,53 @@ def test_one_parameter_of_another_optimizer_cannot_begin_anew(name):
     assert optimizer.statistics()["step"] == 2
 
 
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_state_that_is_copied_or_moved_by_others_goes_on(name):
+    """As Lightning moves it to a device."""
+    p = make_parameters()
+    q = copies_of(p)
+    settings = {**SHORT[name], **({"compressor": "int8", "compress_single_rank": True} if name == "lamb" else {})}
+    optimizer, twin = CLASSES[name](p, **settings), CLASSES[name](q, **settings)
+    train(optimizer, 1, 5)
+    train(twin, 1, 5)
+    for one, entry in optimizer.state.items():
+        optimizer.state[one] = {key: dict(value) if isinstance(value, dict) else value for key, value in entry.items()}
+    train(optimizer, 6, 7)
+    optimizer.state = copy.deepcopy({0: optimizer.state}, {id(one): one for one in p})[0]
+    assert optimizer.state[p[0]]["step"] is not twin.state[q[0]]["step"]
+    train(optimizer, 8, 9)
+    train(twin, 6, 9)
+    assert_same_bits(p, q)
+    assert float(optimizer.state[p[0]]["step"]) == 9.0
+
+
+def test_a_shallow_copy_shares_everything():
+    p = make_parameters()
+    optimizer = st.Slamb(p, **SHORT["slamb"])
+    train(optimizer, 1, 2)
+    other = copy.copy(optimizer)
+    train(other, 3, 4)
+    train(optimizer, 5, 6)
+    assert other.statistics()["step"] == 6 and other.state is optimizer.state
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_optimizer_that_is_made_within_inference_mode_steps(dtype):
+    p = make_parameters(dtype=dtype)
+    q = copies_of(p)
+    copied = copy.deepcopy(st.AdamW(p))
+    with torch.inference_mode():
+        optimizer = st.AdamW(p)
+        copied.state_dict()
+    twin = st.AdamW(q)
+    train(optimizer, 1, 3)
+    train(copied, 1, 3)
+    train(twin, 1, 3)
+    assert_same_bits(parameters_of(copied), q)
+    assert_same_bits(p, q)
+    optimizer.state[p[0]]["exp_avg"].zero_()
+
+
 # ------------------------------------------------------------------------------------------------------ Entries that replace
 
 

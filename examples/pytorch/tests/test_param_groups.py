@@ -239,6 +239,19 @@ def test_a_parameter_that_is_in_two_groups_is_an_error_at_the_next_step():
         optimizer.step()
 
 
+def test_parameter_groups_may_change_their_order():
+    p = make_parameters()
+    q = copies_of(p)
+    make = lambda cls, of: cls([{"params": of[:2], "lr": 0.1}, {"params": of[2:], "weight_decay": 0.5}], lr=0.02)  # noqa: E731
+    optimizer, reference = make(st.AdamW, p), make(torch.optim.AdamW, q)
+    follow_torch(optimizer, reference, 2)
+    for one in (optimizer, reference):
+        one.param_groups.reverse()
+        one.param_groups[0]["params"].reverse()
+        one.param_groups[1]["lr"] = 0.3
+    follow_torch(optimizer, reference, 3, first=3)
+
+
 def test_parameters_that_have_gone_are_an_error_at_the_next_step():
     p = make_parameters()
     optimizer = st.AdamW([{"params": p[:2]}, {"params": p[2:]}])

@@ -33,6 +33,11 @@ _SUMS_OF_PARTS = ("collectives", "payload_bytes", "sent_bytes", "bounded_element
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
+def _outside_of_inference_mode() -> contextlib.AbstractContextManager[None]:
+    """Tensors that are made within inference_mode cannot be changed outside of it."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext()
+
+
 def _is_trainable(p: torch.Tensor) -> bool:
     return not is_lazy(p) and (p.requires_grad or p.grad is not None)
 
@@ -82,7 +87,7 @@ def _exclusive(method: _Method) -> _Method:
     @functools.wraps(method)
     def locked(self: "Optimizer", *args: Any, **options: Any) -> Any:
         self._shared.require_own_process(method.__name__)
-        with self._shared.lock:
+        with self._shared.lock, _outside_of_inference_mode():
             return method(self, *args, **options)
 
     return cast(_Method, locked)
@@ -183,7 +188,8 @@ class Optimizer(torch.optim.Optimizer):
             raise ValueError("slamb: params has no parameters; give at least one")
         self._attach(process_group)
         self._shared.parts = []
-        self._follow_groups()
+        with _outside_of_inference_mode():
+            self._follow_groups()
         self._is_constructed = True
 
     @property
@@ -233,7 +239,7 @@ class Optimizer(torch.optim.Optimizer):
             super().add_param_group(param_group)
             return
         self._shared.require_own_process("add_param_group")
-        with self._shared.lock:
+        with self._shared.lock, _outside_of_inference_mode():
             self._prepared()
             super().add_param_group(param_group)
             self._shared.gathered = {}
@@ -298,7 +304,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         self._shared.require_own_process("pickling or copying")
-        with self._shared.lock:
+        with self._shared.lock, _outside_of_inference_mode():
             parts = [
                 _SavedPart(part.members, self._key(), part.tensors.reordered(), part.save())
                 for part in self._prepared()
@@ -313,6 +319,12 @@ class Optimizer(torch.optim.Optimizer):
             self._shared = _Shared()
             self._shared.saved_parts = state["_saved_parts"]
             self._attach(None)
+
+    def __copy__(self) -> "Optimizer":
+        """Shares everything with this one, as with the optimizers of torch."""
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        return copied
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Optimizer":
         copied = type(self).__new__(type(self))
@@ -698,13 +710,12 @@ class Optimizer(torch.optim.Optimizer):
         if len(places) < len(parameters):
             raise ValueError("slamb: a parameter is in param_groups more than once, but parameters must not share memory; list each once")
         for part in shared.parts or []:
-            if any(id(p) not in places for p in part.tensors.given) or part.group_of_members != [
-                group_of[places[id(p)]] for p in part.tensors.given
-            ]:
+            if any(id(p) not in places for p in part.tensors.given) or not part.follow_groups(
+                [group_of[places[id(p)]] for p in part.tensors.given]
+            ):
                 raise ValueError(
-                    f"slamb: param_groups lacks parameters that this optimizer trains, or has them in another group than before: "
-                    f"params of the parameter groups {part.groups[0]} to {part.groups[-1]} have changed. Parameters can be added, "
-                    f"by add_param_group() or to a list; to train others, construct another optimizer"
+                    "slamb: param_groups lacks parameters that this optimizer trains, or has parameters of one group in several. "
+                    "Parameters can be added, by add_param_group() or to a list; to train others, construct another optimizer"
                 )
         for part in shared.parts or []:
             part.members = [places[id(p)] for p in part.tensors.given]
@@ -796,6 +807,8 @@ class Optimizer(torch.optim.Optimizer):
             self._take_over_bytes(entries, from_other_ranks)
         elif is_loaded and is_empty and any(map(_is_trainable, self._parameters())):
             raise self._state_of_another("; it has no moments. To begin anew, call reset_state()")
+        elif is_loaded and any(isinstance(entry, dict) and "number" in entry for entry in entries):
+            raise self._state_of_another("; it lacks the 'ranks' of its parameters")
         elif self._has_open_moments():
             self._take_over_moments()
         elif is_loaded:

@@ -28,6 +28,17 @@ OWN_KEYS = frozenset(("step", "exp_avg", "exp_avg_sq", "master_param", "number",
 _NOT_COMPARED_ELSEWHERE = ("moments", "rounding", "rounding_seed", "check_gradients")
 
 
+def _are_equal(found: Any, value: Any) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return bool(found == value)
+    return (
+        isinstance(found, torch.Tensor)
+        and found.device.type != "meta"
+        and (found.dtype, found.shape) == (value.dtype, value.shape)
+        and torch.equal(found.to(value.device), value)
+    )
+
+
 class Part:
     """A compiled optimizer over some of an optimizer's parameters.
 
@@ -92,6 +103,20 @@ class Part:
                 yield
             finally:
                 current.wait_stream(self._stream)
+
+    def follow_groups(self, numbers: list[int]) -> bool:
+        """The groups of its members have other numbers. False if that cannot be: members of one group are in several now.
+
+        :param numbers: the number of the group of each member
+        """
+        now = dict(zip(self.group_of_members, numbers))
+        if [now[number] for number in self.group_of_members] != numbers:
+            return False
+        if numbers != self.group_of_members:
+            self._options = {now[number]: options for number, options in self._options.items()}
+            self.groups = [now[number] for number in self.groups]
+            self.group_of_members = numbers
+        return True
 
     def refresh(self, groups: list[dict[str, Any]]) -> None:
         """Passes on what has changed since the last call: addresses, and settings of parameter groups.
@@ -193,17 +218,27 @@ class Part:
         )
 
     def is_shown_in(self, state: dict[Any, Any]) -> bool:
-        """True if `state` has its values, in whatever entries."""
+        """True if `state` has its values, in whatever entries: others may have copied them, or moved them to a device and back."""
         if self.taken.item() != self._shown:
             return False
         entries: list[dict[Any, Any]] = []
+        is_copy = False
         for p, own in zip(self.tensors.given, self.own):
             entry = state.get(p)
-            if not isinstance(entry, dict) or not all(entry.get(key) is value for key, value in own.items()):
+            if not isinstance(entry, dict):
                 return False
+            for key, value in own.items():
+                found = entry.get(key)
+                if found is not value:
+                    if not _are_equal(found, value):
+                        return False
+                    is_copy = True
             entries.append(entry)
-        self.entries = entries
-        self._note_values()
+        if is_copy:
+            self.show(state)
+        else:
+            self.entries = entries
+            self._note_values()
         return True
 
     def _note_values(self) -> None:
