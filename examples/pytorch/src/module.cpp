@@ -356,6 +356,18 @@ std::int64_t hash_of_gradients(const std::vector<std::tuple<address, std::uint64
   return differ ? static_cast<std::int64_t>(hash >> 1U | 1U) : 0;
 }
 
+/// True if these dictionaries, one after another, have these very objects as values.
+bool hold(const nb::list& dictionaries, const nb::list& values) {
+  std::size_t i = 0;
+  for (const nb::handle one : dictionaries) {
+    if (!PyDict_Check(one.ptr())) return false;
+    PyObject* value = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(one.ptr(), &at, nullptr, &value) != 0; ++i)
+      if (i >= values.size() || value != values[i].ptr()) return false;
+  }
+  return i == values.size();
+}
+
 }  // namespace
 
 }  // namespace binding
@@ -443,6 +455,9 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
 
   m.def("compressors", &binding::compressors_of, "recipe"_a, "moments"_a = "float32",
         "The compressors with which a recipe can be made.");
+  m.def("hold", &binding::hold, "dictionaries"_a, "values"_a,
+        nb::sig("def hold(dictionaries: list[typing.Any], values: list[typing.Any]) -> bool"),
+        "True if these dictionaries, one after another, have these very objects as values.");
   m.def(
       "hash_of_gradients", &binding::hash_of_gradients, "arrays"_a, without_lock(),
       "A hash of arrays, each given by its address, its number of elements and its type. 0 if a number is not finite, "

@@ -110,6 +110,11 @@ class TensorLayouts:
 def compressors(recipe: str, moments: str = 'float32') -> list[str]:
     """The compressors with which a recipe can be made."""
 
+def hold(dictionaries: list[Any], values: list[Any]) -> bool:
+    """
+    True if these dictionaries, one after another, have these very objects as values.
+    """
+
 def hash_of_gradients(arrays: Sequence[tuple[int, int, str]]) -> int:
     """
     A hash of arrays, each given by its address, its number of elements and its type. 0 if a number is not finite, or each array has the same number everywhere.

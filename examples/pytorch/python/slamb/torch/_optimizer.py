@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Optional, TypeVar, cast
 
 import torch
 
+from slamb import _native
 from slamb.torch import _arguments as check
 from slamb.torch import _state as saved
 from slamb.torch._arguments import Setting
@@ -776,13 +777,12 @@ class Optimizer(torch.optim.Optimizer):
 
     def _is_shown(self) -> bool:
         """True if `state` has what `_show` has put there."""
-        parts, known = self._shared.parts or [], self._shared.entries
-        entries = list(self.state.values())
-        if len(entries) == len(known) and all(map(operator.is_, entries, known)) and all(part.is_shown() for part in parts):
+        parts = self._shared.parts or []
+        if _native.hold([self.state], self._shared.entries) and all(part.is_shown() for part in parts):
             return True
         if not all(part.is_shown_in(self.state) for part in parts):
             return False
-        self._shared.entries = entries  # others have written what is theirs
+        self._shared.entries = list(self.state.values())  # others have written what is theirs
         return True
 
     def _take_over_written(self) -> None:

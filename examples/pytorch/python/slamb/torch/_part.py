@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import operator
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -210,12 +209,7 @@ class Part:
 
     def is_shown(self) -> bool:
         """True if nothing in its entries was replaced since the last call of `show`. It may be false without a reason."""
-        values = list(itertools.chain.from_iterable(map(dict.values, self.entries)))
-        return (
-            len(values) == len(self._values)
-            and all(map(operator.is_, values, self._values))
-            and self.taken.item() == self._shown
-        )
+        return _native.hold(self.entries, self._values) and self.taken.item() == self._shown
 
     def is_shown_in(self, state: dict[Any, Any]) -> bool:
         """True if `state` has its values, in whatever entries: others may have copied them, or moved them to a device and back."""
