@@ -358,14 +358,15 @@ std::int64_t hash_of_gradients(const std::vector<std::tuple<address, std::uint64
 
 /// True if these dictionaries, one after another, have these very objects as values.
 bool hold(const nb::list& dictionaries, const nb::list& values) {
-  std::size_t i = 0;
+  const auto count = static_cast<Py_ssize_t>(values.size());
+  Py_ssize_t i = 0;
   for (const nb::handle one : dictionaries) {
     if (!PyDict_Check(one.ptr())) return false;
     PyObject* value = nullptr;
     for (Py_ssize_t at = 0; PyDict_Next(one.ptr(), &at, nullptr, &value) != 0; ++i)
-      if (i >= values.size() || value != values[i].ptr()) return false;
+      if (i >= count || value != PyList_GetItem(values.ptr(), i)) return false;
   }
-  return i == values.size();
+  return i == count;
 }
 
 }  // namespace
