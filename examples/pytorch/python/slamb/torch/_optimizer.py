@@ -87,7 +87,7 @@ def _exclusive(method: _Method) -> _Method:
 
     @functools.wraps(method)
     def locked(self: "Optimizer", *args: Any, **options: Any) -> Any:
-        self._shared.require_own_process(method.__name__)
+        self._shared.require_own_process(method.__name__.lstrip("_"))
         with self._shared.lock, _outside_of_inference_mode():
             return method(self, *args, **options)
 
@@ -855,8 +855,9 @@ class Optimizer(torch.optim.Optimizer):
             elif not part.has_open_state:
                 part.renew(self.param_groups)  # without compression errors
             parts.append(part)
+        for part in parts:
+            part.refresh_tensors()  # what can fail, before anything changes
         for part, (_, steps) in zip(parts, alike):
-            part.refresh_tensors()
             for i, number in enumerate(part.members):
                 its = found[number]
                 part.set_moments(i, None if its is None else its.exp_avg, None if its is None else its.exp_avg_sq)

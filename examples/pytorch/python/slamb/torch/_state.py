@@ -101,11 +101,13 @@ def with_own_keys(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]]) 
     """
     saved_groups = []
     for number, saved in enumerate(state_dict["param_groups"]):
-        if saved.get("amsgrad") or (saved.get("decoupled_weight_decay") is False and float(saved["weight_decay"]) > 0.0):
-            option = "amsgrad = True" if saved.get("amsgrad") else "a weight decay that is added to the gradient"
+        where = f"slamb: load_state_dict() was given a state whose parameter group {number} has "
+        if saved.get("amsgrad"):
+            raise ValueError(f"{where}amsgrad = True, which slamb's optimizers do not have")
+        if saved.get("decoupled_weight_decay") is False and float(saved["weight_decay"]) > 0.0:
             raise ValueError(
-                f"slamb: load_state_dict() was given a state whose parameter group {number} has {option}, which slamb's "
-                f"optimizers do not have; import_state() takes over its moments alone"
+                f"{where}a weight decay that is added to the gradient, as Adam's, which slamb's optimizers do not have; "
+                f"import_state() takes over its moments alone"
             )
         own = groups[number] if number < len(groups) else {}
         saved_groups.append({**{key: value for key, value in own.items() if key != "params"}, **saved})
