@@ -156,12 +156,14 @@ def every_rank_begins_anew_by_reset_state(name):
 def a_state_that_was_deleted_or_replaced_is_an_error_on_several_ranks(name):
     parameters = make_parameters()
     optimizer = make(name, parameters)
-    train(optimizer, parameters, range(3))
+    train(optimizer, parameters, range(2))
+    early = copy.deepcopy(optimizer.state_dict()["state"][1])
+    train(optimizer, parameters, range(2, 3))
     state = copy.deepcopy(optimizer.state_dict())
     for change in (
         lambda: optimizer.state.clear(),
         lambda: optimizer.state.pop(parameters[1]),
-        lambda: optimizer.state.__setitem__(parameters[1], state["state"][1]),
+        lambda: optimizer.state.__setitem__(parameters[1], copy.copy(early)),
     ):
         change()
         before = copies(parameters)
