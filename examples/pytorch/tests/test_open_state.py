@@ -333,6 +333,306 @@ def test_entries_that_do_not_fit_are_an_error_and_nothing_has_changed(entry, mes
     assert optimizer.statistics()["step"] == 3
 
 
+# ------------------------------------------------------------------------------------------- What a hostile reader has found
+
+
+def states_alike(optimizer, twin, first, last):
+    """Requires that both go on alike."""
+    train(optimizer, first, last)
+    train(twin, first, last)
+    assert_same_bits(parameters_of(optimizer), parameters_of(twin))
+    assert_same_bits(optimizer.state_dict(), twin.state_dict())
+
+
+@pytest.mark.parametrize("change", [{"maximize": True}, {"lr": -1.0}, {"lr": float("nan")}, {"betas": "ab"}, {"betas": (0.5,)}, {"eps": None}])
+@pytest.mark.parametrize("name, groups", [("adamw", 1), ("adamw", 2), ("slamb", 1), ("slamb", 2), ("one_bit_adam", 2)])
+def test_a_state_with_wrong_options_changes_nothing(name, groups, change):
+    def make(p):
+        given = [{"params": p}] if groups == 1 else [{"params": p[:2]}, {"params": p[2:], "betas": (0.8, 0.9)}]
+        return CLASSES[name](given, **SHORT[name])
+
+    p = make_parameters()
+    optimizer, twin = make(p), make(copies_of(p))
+    train(optimizer, 1, 3)
+    train(twin, 1, 3)
+    other = make(make_parameters(seed=4))
+    train(other, 1, 5)
+    bad = copy.deepcopy(other.state_dict())
+    bad["param_groups"][-1].update(change)
+    with pytest.raises(ValueError):
+        optimizer.load_state_dict(bad)
+    states_alike(optimizer, twin, 4, 6)
+
+
+def test_a_state_that_fails_at_a_later_part_changes_nothing():
+    p = make_parameters()
+    groups = lambda of: [{"params": of[:2]}, {"params": of[2:], "betas": (0.8, 0.9)}]  # noqa: E731
+    optimizer, twin = st.AdamW(groups(p)), st.AdamW(groups(copies_of(p)))
+    train(optimizer, 1, 3)
+    train(twin, 1, 3)
+    other = st.AdamW(groups(make_parameters(seed=4)))
+    train(other, 1, 5)
+    state = copy.deepcopy(other.state_dict())
+    p[2].grad = torch.ones(3, 2, 4).to_sparse()
+    with pytest.raises(ValueError, match="must be dense"):
+        optimizer.load_state_dict(state)
+    p[2].grad = None
+    for value in (torch.zeros(3, 2, 4, device="meta"), torch.zeros(3, 2, 4).to_sparse()):
+        bad = copy.deepcopy(state)
+        bad["state"][2]["exp_avg"] = value
+        with pytest.raises(ValueError, match="'exp_avg' = .*with values"):
+            optimizer.load_state_dict(bad)
+    states_alike(optimizer, twin, 4, 6)
+
+
+def test_a_state_for_which_a_part_cannot_be_made_leaves_the_compression_errors():
+    def make(values):
+        odd = torch.nn.Parameter(torch.ones(3, 2).double(), requires_grad=False)
+        return st.AdamW([*values, odd], compressor="int8", compress_single_rank=True)
+
+    p = make_parameters()
+    q = copies_of(p)
+    optimizer, twin = make(p), make(q)
+    for one, its in ((optimizer, p), (twin, q)):
+        for step in range(1, 4):
+            give_gradients(its, step)
+            one.step()
+    reference = torch.optim.AdamW([*copies_of(p), torch.nn.Parameter(torch.ones(3, 2))])
+    train(reference, 1, 2)
+    with pytest.raises(ValueError, match="float64"):
+        optimizer.load_state_dict(reference.state_dict())
+    for step in range(4, 7):
+        for one, its in ((optimizer, p), (twin, q)):
+            give_gradients(its, step)
+            one.step()
+    assert_same_bits(p, q)
+
+
+def test_a_hook_that_fails_after_a_state_was_loaded_leaves_the_loaded_state():
+    p = make_parameters()
+    optimizer, source = st.AdamW(p), st.AdamW(copies_of(p))
+    train(source, 1, 5)
+    if not hasattr(optimizer, "register_load_state_dict_post_hook"):
+        pytest.skip("no hooks")
+
+    def fail(_):
+        raise KeyError("of a hook")
+
+    optimizer.register_load_state_dict_post_hook(fail)
+    with pytest.raises(KeyError):
+        optimizer.load_state_dict(source.state_dict())
+    assert optimizer.statistics()["step"] == 5 and float(optimizer.state[p[0]]["step"]) == 5.0
+
+
+def test_entries_that_change_places_change_the_moments():
+    p = make_parameters([(3, 2), (3, 2)])
+    optimizer = st.AdamW(p)
+    train(optimizer, 1, 3)
+    before = [optimizer.moments(one) for one in p]
+    optimizer.state[p[0]], optimizer.state[p[1]] = optimizer.state[p[1]], optimizer.state[p[0]]
+    assert_same_bits([optimizer.moments(one) for one in p], before[::-1])
+    optimizer.import_state({"state": {0: optimizer.state[p[1]], 1: optimizer.state[p[0]]}, "param_groups": [{"params": [0, 1]}]})
+    assert_same_bits([optimizer.moments(one) for one in p], before)
+    entry = optimizer.state[p[0]]
+    entry["exp_avg"], entry["exp_avg_sq"] = entry["exp_avg_sq"], entry["exp_avg"]
+    assert_same_bits(optimizer.moments(p[0])["exp_avg"], before[0]["exp_avg_sq"])
+    assert_same_bits(optimizer.moments(p[0])["exp_avg_sq"], before[0]["exp_avg"])
+
+
+@pytest.mark.parametrize("options", [{}, {"compressor": "int8", "compress_single_rank": True}], ids=["dense", "int8"])
+def test_moments_that_are_given_other_memory_are_taken_over(options):
+    p = make_parameters()
+    q = copies_of(p)
+    optimizer, twin = st.AdamW(p, **options), st.AdamW(q, **options)
+    train(optimizer, 1, 2)
+    train(twin, 1, 2)
+    for entry in optimizer.state.values():
+        for value in entry.values():
+            if torch.is_tensor(value):
+                value.data = value.data.clone()
+    states_alike(optimizer, twin, 3, 4)
+    assert_same_bits(optimizer.state[p[1]]["exp_avg"], optimizer.moments(p[1])["exp_avg"])
+    for entry in optimizer.state.values():
+        entry["exp_avg"].data = torch.zeros_like(entry["exp_avg"])
+    assert not optimizer.moments(p[1])["exp_avg"].any()
+
+
+@skip_before(2, 2, "hooks of states")
+def test_what_a_hook_writes_to_the_state_is_kept():
+    p = make_parameters()
+    optimizer = st.AdamW(p)
+    train(optimizer, 1, 2)
+
+    def write(one):
+        one.state[p[0]]["slow"] = torch.ones(1)
+        one.state[p[0]]["exp_avg"].fill_(3.0)
+
+    optimizer.register_state_dict_pre_hook(write)
+    state = optimizer.state_dict()
+    for entry in (state["state"][0], optimizer.state[p[0]]):
+        assert "slow" in entry and bool((entry["exp_avg"] == 3.0).all())
+    assert bool((optimizer.moments(p[0])["exp_avg"] == 3.0).all())
+
+
+def test_what_is_written_while_a_thread_saves_is_kept():
+    p = make_parameters([(3, 2)] * 100)
+    optimizer = st.AdamW(p)
+    train(optimizer, 1, 1)
+    ends, lost = threading.Event(), 0
+
+    def save():
+        while not ends.is_set():
+            optimizer.state_dict()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=save)
+    thread.start()
+    try:
+        for number in range(300):
+            optimizer.state[p[number % 100]]["slow"] = number
+            lost += optimizer.state[p[number % 100]].get("slow") != number
+    finally:
+        ends.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    assert lost == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"moments": "8-bit"}, {"compressor": "int8", "compress_single_rank": True}])
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, through_pickle])
+def test_what_is_written_to_the_state_of_a_copy_before_it_is_used_counts(make_copy, options):
+    p = make_parameters()
+    optimizer = st.AdamW(p, **options)
+    train(optimizer, 1, 3)
+    copied = make_copy(optimizer)
+    copied.state.clear()
+    train(copied, 4, 4)
+    assert copied.statistics()["step"] == 1
+    if "moments" not in options:
+        other = make_copy(optimizer)
+        for one in parameters_of(other):
+            other.state[one]["exp_avg"].fill_(7.0)
+        assert bool((other.moments(parameters_of(other)[1])["exp_avg"] == 7.0).all())
+    saved = copy.deepcopy(optimizer.state_dict()["state"])
+    train(optimizer, 4, 6)
+    last = make_copy(optimizer)
+    for i, one in enumerate(parameters_of(last)):
+        last.state[one] = saved[i]
+    assert last.statistics()["step"] == 3
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_a_state_that_is_loaded_before_the_first_forward_of_a_lazy_module_is_kept():
+    def make():
+        torch.manual_seed(1)
+        model = torch.nn.LazyLinear(3)
+        return model, st.AdamW(model.parameters())
+
+    model, optimizer = make()
+    model(torch.ones(2, 4))
+    train(optimizer, 1, 2)
+    other, resumed = make()
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    other(torch.ones(2, 4))
+    other.load_state_dict(model.state_dict())
+    states_alike(optimizer, resumed, 3, 4)
+    assert resumed.statistics()["step"] == 4
+
+
+def test_a_copy_of_moments_that_are_not_finite_is_no_change():
+    p = make_parameters()
+    q = copies_of(p)
+    settings = {"compressor": "int8", "compress_single_rank": True, "skip_non_finite": False}
+    optimizer, twin = st.AdamW(p, **settings), st.AdamW(q, **settings)
+    for one in (optimizer, twin):
+        train(one, 1, 2)
+        one.state[parameters_of(one)[0]]["exp_avg"][0, 0] = float("nan")
+    for one, entry in list(optimizer.state.items()):
+        optimizer.state[one] = {key: value.clone() if torch.is_tensor(value) else value for key, value in entry.items()}
+    states_alike(optimizer, twin, 3, 4)
+
+
+def test_moments_that_are_written_before_the_first_step_stay_when_parameters_come():
+    p = make_parameters()
+    optimizer = st.AdamW(p[:2])
+    optimizer.state[p[0]]["exp_avg"].fill_(1.0)
+    optimizer.add_param_group({"params": p[2:]})
+    assert bool((optimizer.moments(p[0])["exp_avg"] == 1.0).all())
+
+
+def test_the_number_of_steps_of_each_parameter_can_be_written():
+    p = make_parameters()
+    q = copies_of(p)
+    optimizer, reference = st.AdamW(p), torch.optim.AdamW(q)
+    for one, its in ((optimizer, p), (reference, q)):
+        train(one, 1, 3)
+        for each in its:
+            one.state[each]["step"] += 1
+        one.state[its[0]]["step"].zero_()
+        train(one, 4, 6)
+    assert_near(p, q)
+    assert [float(optimizer.state[one]["step"]) for one in p] == [float(reference.state[one]["step"]) for one in q] == [3.0, 7.0, 7.0, 7.0]
+
+
+def test_import_state_takes_moments_and_steps_alone():
+    p = make_parameters(dtype=torch.bfloat16)
+    source = st.AdamW(copies_of(p))
+    train(source, 1, 3)
+    optimizer = st.AdamW(p)
+    before = copies_of(p)
+    optimizer.state["calls"], optimizer.state[p[0]]["slow"] = 3, 4
+    optimizer.import_state(source.state_dict())
+    assert_same_bits(p, before)
+    assert optimizer.state["calls"] == 3 and optimizer.state[p[0]]["slow"] == 4
+    assert optimizer.statistics()["step"] == 3
+    assert_same_bits(optimizer.moments(p[2])["exp_avg"], source.moments(parameters_of(source)[2])["exp_avg"])
+
+
+def test_entries_of_others_may_have_names_that_are_not_used_here():
+    p = make_parameters()
+    optimizer = st.AdamW(p)
+    train(optimizer, 1, 2)
+    optimizer.state[p[0]]["number"] = 5
+    state = copy.deepcopy(optimizer.state_dict())
+    assert state["state"][0]["number"] == 5
+    other = st.AdamW(copies_of(p))
+    other.load_state_dict(state)
+    assert other.state[parameters_of(other)[0]]["number"] == 5
+
+
+@pytest.mark.parametrize("name", ["slamb", "adamw"])
+def test_a_state_whose_betas_cannot_be_is_refused_when_it_is_loaded(name):
+    p = make_parameters()
+    settings = {**SHORT[name], **({"max_gradient_norm": 1.0} if name == "adamw" else {})}
+    optimizer = CLASSES[name]([{"params": p[:2]}, {"params": p[2:]}], **settings)
+    train(optimizer, 1, 2)
+    state = copy.deepcopy(optimizer.state_dict())
+    state["param_groups"][1]["betas"] = (0.5, 0.9)
+    with pytest.raises(ValueError, match="betas"):
+        optimizer.load_state_dict(state)
+    train(optimizer, 3, 3)
+
+
+def test_parameters_of_different_parts_must_not_share_memory():
+    p = torch.nn.Parameter(noise((4, 3), 1))
+    optimizer = st.AdamW([p])
+    train(optimizer, 1, 1)
+    view = torch.nn.Parameter(p.detach()[:2])
+    with pytest.raises(ValueError, match="overlaps"):
+        optimizer.add_param_group({"params": [view]})
+    train(optimizer, 2, 2)
+
+
+def test_a_group_without_a_key_is_named():
+    p = make_parameters()
+    optimizer = st.AdamW(p)
+    del optimizer.param_groups[0]["eps"]
+    give_gradients(p, 1)
+    with pytest.raises(ValueError, match="parameter group 0 has no 'eps'"):
+        optimizer.step()
+
+
 # --------------------------------------------------------------------------------------------- From and to other optimizers
 
 

@@ -118,6 +118,35 @@ def a_process_group_that_comes_after_a_step_is_an_error():
 
 
 @check(2)
+def a_copy_of_an_optimizer_that_has_stepped_alone_does_not_join_either():
+    parameters = make_parameters()
+
+    def step():
+        made = AdamW(parameters)
+        give(parameters, gradients(0, 0))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made.step()
+        return copy.deepcopy(made)
+
+    copied = made_before(step, "a copy")
+    with raises(RuntimeError, "initialized with 2 ranks after the first step"):
+        copied.broadcast_parameters()
+
+
+@check(2)
+def a_consolidated_state_is_forgotten_when_parameters_are_trained_later():
+    parameters = make_parameters()
+    parameters[1].requires_grad_(False)
+    optimizer = AdamW(parameters, compressor="int8")
+    train(optimizer, [parameters[0], *parameters[2:]], range(2))
+    optimizer.consolidate_state_dict()
+    parameters[1].requires_grad_(True)
+    state = optimizer.state_dict()
+    assert [name for name in state["state"][0]["ranks"] if name.startswith("rank")] == [f"rank{rank()}_of_2"]
+
+
+@check(2)
 def an_optimizer_that_exchanges_nothing_joins_nothing():
     parameters = make_parameters()
 

@@ -63,6 +63,33 @@ def the_state_of_each_part_goes_through_distributed_checkpoints():
 
 
 @check(2, NEEDS)
+def a_state_of_whole_parameters_beside_parts_of_others_is_loaded():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(7, 13), torch.nn.Linear(13, 5))
+    fully_shard(model[0], mesh=init_device_mesh("cpu", (size(),)))
+    optimizer = AdamW(
+        [{"params": model[0].parameters()}, {"params": model[1].parameters(), "betas": (0.8, 0.9)}], exchange=False
+    )
+
+    def step(number):
+        optimizer.zero_grad()
+        (model(noise((4, 7), 30, number)) ** 2).mean().backward()
+        optimizer.step()
+
+    step(0)
+    step(1)
+    state = optimizer.state_dict()
+    optimizer.load_state_dict(state)
+    step(2)
+    assert optimizer.statistics()["step"] == 3
+    optimizer.load_state_dict(state)
+    assert optimizer.statistics()["step"] == 2
+
+
+@check(2, NEEDS)
 def the_state_of_another_part_is_rejected():
     model = make_model()
     optimizer = AdamW(model.parameters(), lr=1e-2, exchange=False)

@@ -24,7 +24,7 @@ from slamb.torch._arguments import Setting
 from slamb.torch._options import FIXED_KEYS, checked_options, options_of, require_fixed_keys
 from slamb.torch._part import OWN_KEYS, Part
 from slamb.torch._ranks import Ranks, group_of
-from slamb.torch._tensors import Strides, Tensors, is_flattened, is_lazy, is_sharded
+from slamb.torch._tensors import Strides, Tensors, is_flattened, is_lazy, is_sharded, require_separate
 
 _parameters_of = operator.itemgetter("params")
 
@@ -37,6 +37,15 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 def _outside_of_inference_mode() -> contextlib.AbstractContextManager[None]:
     """Tensors that are made within inference_mode cannot be changed outside of it."""
     return torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext()
+
+
+def _require_separate_parts(parts: Sequence[Part]) -> None:
+    """
+    :raises ValueError: if parameters of different parts share memory
+    """
+    if len(parts) > 1:
+        tensors = [(f"parameter {n}", p) for part in parts for n, p in zip(part.members, part.tensors.parameters)]
+        require_separate(tensors)
 
 
 def _is_trainable(p: torch.Tensor) -> bool:
@@ -123,7 +132,8 @@ class Optimizer(torch.optim.Optimizer):
     all ranks before `state_dict()` on one. A run that continues from a state computes the same bits as one that was not
     interrupted. If parameters have names, a state finds its parameters by them.
 
-    Calls from several threads wait for each other. In a process that was forked, every call is a RuntimeError.
+    Calls from several threads wait for each other. In a process that was forked, a call that computes or saves is a RuntimeError.
+    A copy joins the ranks at its first call, which is collective.
 
     :raises ValueError: for a wrong argument; the message names it and says what would be right. Nothing has changed then
     :raises RuntimeError: if ranks differ in settings or parameters, or a collective failed
@@ -253,17 +263,20 @@ class Optimizer(torch.optim.Optimizer):
 
     @_exclusive
     def state_dict(self) -> dict[str, Any]:
-        """The state of this rank, and after `consolidate_state_dict` of all ranks. See the class. Its tensors are copies."""
-        live: dict[torch.Tensor, Any] = {}
+        """The state of this rank, and after `consolidate_state_dict` of all ranks. See the class. Its tensors are copies, but for
+        those of others."""
+
+        def fill(_: Any, packed: dict[str, Any]) -> dict[str, Any]:
+            return {**packed, "state": self._saved_state()}
+
+        if not hasattr(self, "register_state_dict_post_hook"):  # torch < 2.2
+            return fill(self, super().state_dict())
+        # Before the hooks of others, which see a state as it is saved.
+        handle = self.register_state_dict_post_hook(fill, prepend=True)
         try:
-            for place, part in enumerate(self._prepared()):
-                own = self._saved_of(place, part)
-                for p, values in zip(part.tensors.given, own):
-                    live[p] = self.state[p]
-                    self.state[p] = {**values, **{k: v for k, v in live[p].items() if k not in OWN_KEYS}}
             return super().state_dict()
         finally:
-            self.state.update(live)
+            handle.remove()
 
     @_exclusive
     def load_state_dict(self, state_dict: dict[str, Any], from_other_ranks: Optional[bool] = None) -> None:
@@ -285,9 +298,13 @@ class Optimizer(torch.optim.Optimizer):
             groups = self.param_groups
             return saved.with_opaque_values(saved.with_own_keys(saved.in_order_of_names(given, groups), groups))
 
+        is_adopted = False
+
         def adopt(_: Any) -> None:
+            nonlocal is_adopted
             saved.reveal(self.state)
             self._take_over(is_of_others, is_loaded=True)
+            is_adopted = True
 
         try:
             if not hasattr(self, "register_load_state_dict_post_hook"):  # torch < 2.2
@@ -300,7 +317,8 @@ class Optimizer(torch.optim.Optimizer):
                 hooks.callback(self.register_load_state_dict_post_hook(adopt, prepend=True).remove)
                 super().load_state_dict(state_dict)
         except BaseException:
-            self.__dict__.update(before)
+            if not is_adopted:  # else a hook of others has failed, after the state was loaded
+                self.__dict__.update(before)
             raise
 
     def __getstate__(self) -> dict[str, Any]:
@@ -311,18 +329,26 @@ class Optimizer(torch.optim.Optimizer):
                 for part in self._prepared()
                 if not part.has_open_state
             ]
-            return {**super().__getstate__(), "_arguments": self._arguments, "_is_constructed": True, "_saved_parts": parts}
+            own = {
+                "_arguments": self._arguments,
+                "_is_constructed": True,
+                "_saved_parts": parts,
+                "_has_stepped_alone": self._shared.has_stepped_alone,
+            }
+            return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         is_copy = "_saved_parts" in state
-        super().__setstate__({key: value for key, value in state.items() if key != "_saved_parts"})
+        own = ("_saved_parts", "_has_stepped_alone")
+        super().__setstate__({key: value for key, value in state.items() if key not in own})
         if is_copy:  # its compiled parts are made when it is used, over the default group
             self._shared = _Shared()
             self._shared.saved_parts = state["_saved_parts"]
+            self._shared.has_stepped_alone = state.get("_has_stepped_alone", False)
             self._attach(None)
 
     def __copy__(self) -> "Optimizer":
-        """Shares everything with this one, as with the optimizers of torch."""
+        """Another object for the same optimizer."""
         copied = type(self).__new__(type(self))
         copied.__dict__.update(self.__dict__)
         return copied
@@ -456,21 +482,23 @@ class Optimizer(torch.optim.Optimizer):
         :raises ValueError: if it does not fit; nothing has changed then
         """
         self._require_open_moments("import_state")
-        own = self.state_dict()["param_groups"]
-        theirs = state_dict["param_groups"]
+        theirs, own = state_dict["param_groups"], self.param_groups
+        if len(theirs) != len(own):
+            raise ValueError(f"slamb: import_state() was given {len(theirs)} parameter groups, but this optimizer has {len(own)}")
         for number, (saved_group, group) in enumerate(zip(theirs, own)):
             if len(saved_group["params"]) != len(group["params"]):
                 raise ValueError(
                     f"slamb: import_state() was given {len(saved_group['params'])} parameters in parameter group {number}, but this "
                     f"optimizer has {len(group['params'])} there"
                 )
-        if len(theirs) != len(own):
-            raise ValueError(f"slamb: import_state() was given {len(theirs)} parameter groups, but this optimizer has {len(own)}")
-        groups = [
-            {**group, "params": its["params"], **({"param_names": its["param_names"]} if "param_names" in its else {})}
-            for group, its in zip(own, theirs)
-        ]
-        self.load_state_dict({"state": state_dict["state"], "param_groups": groups})
+        self._prepared(takes_over=False)
+        ordered = saved.in_order_of_names(state_dict, own)["state"]
+        keys = [key for group in theirs for key in group["params"]]
+        entries = {
+            p: {name: value for name, value in ordered.get(key, {}).items() if name != "master_param"}
+            for key, p in zip(keys, self._parameters())
+        }
+        self._take_over_moments(entries)
 
     @_exclusive
     def export_state(self) -> dict[str, Any]:
@@ -624,22 +652,14 @@ class Optimizer(torch.optim.Optimizer):
         shared = self._shared
         if shared.parts is not None:
             return shared.parts
-        if not shared.saved_parts:
-            shared.parts = []
-            if self._has_open_moments():
-                try:
-                    self._take_over_moments(keeps_parameters=True)
-                except BaseException:
-                    shared.parts = None
-                    raise
-            return shared.parts
+        parts: list[Part] = []
         for one in shared.saved_parts:
             if one.key != self._key() and not self._is_equal_on_all_ranks():
                 raise ValueError(
                     f"slamb: this is a copy of the optimizer of {one.key}, but this process is {self._key()}, and each rank has a "
                     f"state of its own; save state_dict() in place of pickling the optimizer"
                 )
-        parts = [Part(self, one.members, one.strides) for one in shared.saved_parts]
+            parts.append(Part(self, one.members, one.strides))
         for part, one in zip(parts, shared.saved_parts):
             # What was written to the parameters since the copy was made is kept.
             values = [p.detach().clone() for p in part.tensors.parameters] if part.saves_parameters else []
@@ -648,9 +668,21 @@ class Optimizer(torch.optim.Optimizer):
                 for p, value in zip(part.tensors.parameters, values):
                     p.copy_(value)
             part.tensors.reload_masters()
-        self._set_parts(parts)
+            part.describe()
+        shared.parts = parts
+        try:
+            if not parts and self._has_open_moments():
+                self._take_over_moments(keeps_parameters=True)
+            elif all(part.is_shown_in(self.state) for part in parts):
+                self._set_parts(parts)
+            else:  # others have written to the state of the copy
+                self._note_parameters(self._parameters())
+                self._take_over_written()
+        except BaseException:
+            shared.parts = None
+            raise
         shared.saved_parts = []
-        return parts
+        return self._built()
 
     def _prepared(self, takes_over: bool = True) -> list[Part]:
         """The parts, over all parameters that are trained now, with the state that stands in `state`, at the present addresses of
@@ -679,26 +711,36 @@ class Optimizer(torch.optim.Optimizer):
             self._note_parameters(parameters)
         if not any(map(_is_trainable, shared.waiting)):
             return
+        if self._has_open_moments():
+            self._take_over_moments()
+            return
         waiting = {id(p) for p in shared.waiting}
         group_of = self._group_numbers()
         come: dict[tuple[float, float, float], list[int]] = {}
         for i, p in enumerate(parameters):
             if id(p) in waiting and _is_trainable(p):
-                number = group_of[i]
-                come.setdefault(checked_options(number, self.param_groups[number]).coefficients, []).append(i)
+                come.setdefault(options_of(self.param_groups[group_of[i]]).coefficients, []).append(i)
         parts = list(shared.parts or [])
-        if not parts and len(come) > 1 and math.isfinite(self._arguments["settings"].get("max_gradient_norm", math.inf)):
-            raise ValueError(
-                "slamb: parameter groups have different betas or eps, but max_gradient_norm clips by the norm of all gradients; give "
-                "all groups the same betas and eps, or use torch.nn.utils.clip_grad_norm_"
-            )
+        if not parts:
+            self._require_clippable(come)
         for coefficients, members in come.items():
             fresh = next((n for n, one in enumerate(parts) if not one.has_started and one.coefficients == coefficients), None)
             if fresh is None:
                 parts.append(Part(self, members))
             else:
                 parts[fresh] = Part(self, sorted(parts[fresh].members + members))
+        _require_separate_parts(parts)
         self._set_parts(parts)
+
+    def _require_clippable(self, coefficients: Iterable[tuple[float, float, float]]) -> None:
+        """
+        :raises ValueError: if gradients of groups with several coefficients were to be clipped by the norm of all
+        """
+        if len(set(coefficients)) > 1 and math.isfinite(self._arguments["settings"].get("max_gradient_norm", math.inf)):
+            raise ValueError(
+                "slamb: parameter groups have different betas or eps, but max_gradient_norm clips by the norm of all gradients; give "
+                "all groups the same betas and eps, or use torch.nn.utils.clip_grad_norm_"
+            )
 
     def _note_parameters(self, parameters: list[torch.Tensor]) -> None:
         """Tells the parts where their parameters are in the parameter groups.
@@ -732,16 +774,16 @@ class Optimizer(torch.optim.Optimizer):
 
     def _set_parts(self, parts: list[Part]) -> None:
         shared = self._shared
-        shared.parts = parts
+        shared.parts, shared.gathered = parts, {}
         self._note_parameters(self._parameters())
         self._show()
         norm = self._arguments["settings"].get("max_gradient_norm", math.inf)
         if len(parts) > 1 and math.isfinite(norm) and not shared.has_warned_of_clipping:
             shared.has_warned_of_clipping = True
             warnings.warn(
-                f"slamb: parameters that were added or are trained later are clipped by the norm of their own gradients: "
-                f"max_gradient_norm = {norm} holds for each of {len(parts)} sets of parameters. To clip by the norm of all, use "
-                f"torch.nn.utils.clip_grad_norm_, or construct another optimizer",
+                f"slamb: parameters that were added, are trained later or have begun anew are clipped by the norm of their own "
+                f"gradients: max_gradient_norm = {norm} holds for each of {len(parts)} sets of parameters. To clip by the norm of "
+                f"all, use torch.nn.utils.clip_grad_norm_, or construct another optimizer",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -800,14 +842,15 @@ class Optimizer(torch.optim.Optimizer):
 
     def _take_over(self, from_other_ranks: bool, is_loaded: bool) -> None:
         """Makes the state that stands in `self.state` that of the parts."""
+        for number, group in enumerate(self.param_groups):
+            checked_options(number, group)
         entries = [self.state.get(p) for p in self._parameters()]
-        has_bytes = [isinstance(entry, dict) and bool(entry.get("ranks")) for entry in entries]
         is_empty = not any(isinstance(entry, dict) and not OWN_KEYS.isdisjoint(entry) for entry in entries)
-        if any(has_bytes):
+        if any(map(saved.has_bytes, entries)):
             self._take_over_bytes(entries, from_other_ranks)
         elif is_loaded and is_empty and any(map(_is_trainable, self._parameters())):
             raise self._state_of_another("; it has no moments. To begin anew, call reset_state()")
-        elif is_loaded and any(isinstance(entry, dict) and "number" in entry for entry in entries):
+        elif is_loaded and any(isinstance(entry, dict) and "number" in entry and "ranks" in entry for entry in entries):
             raise self._state_of_another("; it lacks the 'ranks' of its parameters")
         elif self._has_open_moments():
             self._take_over_moments()
@@ -818,46 +861,61 @@ class Optimizer(torch.optim.Optimizer):
 
     def _renew_what_is_deleted(self) -> None:
         parts = self._shared.parts or []
-        for part in parts:
-            entries = [self.state.get(p) for p in part.tensors.given]
-            is_empty = not any(isinstance(entry, dict) and not OWN_KEYS.isdisjoint(entry) for entry in entries)
-            if not is_empty and not part.is_shown_in(self.state):
-                raise ValueError(
-                    f"slamb: entries of some parameters in optimizer.state were deleted or replaced, but {type(self).__name__} with "
-                    f"these policies can only begin anew as a whole; call reset_state(), or load_state_dict()"
-                )
-        for part in parts:
-            if not part.is_shown_in(self.state):
-                part.renew(self.param_groups)
+        changed = [part for part in parts if not part.is_shown_in(self.state)]
+        if not all(part.is_gone_from(self.state) for part in changed):
+            raise ValueError(
+                f"slamb: entries of some parameters in optimizer.state were deleted or replaced, but {type(self).__name__} with these "
+                f"policies can only begin anew as a whole; call reset_state(), or load_state_dict()"
+            )
+        for part in changed:
+            part.renew(self.param_groups)
         self._show()
 
-    def _take_over_moments(self, keeps_parameters: bool = False) -> None:
-        """Makes the moments that stand in `self.state`, in the format of torch.optim.AdamW, those of the parts. Parameters with
+    def _take_over_moments(self, given: Optional[dict[Any, Any]] = None, keeps_parameters: bool = False) -> None:
+        """Makes the moments of these entries of parameters, in the format of torch.optim.AdamW, those of the parts. Parameters with
         different numbers of steps are in different parts.
 
+        :param given: None: those that stand in `self.state`
         :param keeps_parameters: those of sixteen bits stay as they are, where they are not the rounded copy
         :raises ValueError: if they do not fit; nothing has changed then
         """
+        state = self.state if given is None else given
         parameters, group_of = self._parameters(), self._group_numbers()
-        options = [options_of(group) for group in self.param_groups]
-        found = [None if is_lazy(p) else saved.read_moments(i, p, self.state.get(p)) for i, p in enumerate(parameters)]
+        options = [checked_options(number, group) for number, group in enumerate(self.param_groups)]
+        found = [None if is_lazy(p) else saved.read_moments(i, p, state.get(p)) for i, p in enumerate(parameters)]
+        # A piece of a parameter may have no elements, and then no moments anywhere: it takes the steps of the others.
+        of_empty = next((its.steps for its in found if its is not None), 0)
         alike: dict[Any, list[int]] = {}
         for i, p in enumerate(parameters):
             its = found[i]
             if its is not None or _is_trainable(p):
-                alike.setdefault((options[group_of[i]].coefficients, 0 if its is None else its.steps), []).append(i)
-        old = {tuple(part.members): part for part in self._shared.parts or []}
+                steps = its.steps if its is not None else of_empty if p.numel() == 0 else 0
+                alike.setdefault((options[group_of[i]].coefficients, steps), []).append(i)
+        self._require_clippable(coefficients for coefficients, _ in alike)
+        old = self._shared.parts or []
+        by_members = {tuple(part.members): part for part in old}
+        kept: set[int] = set()  # parts whose moments are what they were
+        renewed: list[Part] = []
         parts: list[Part] = []
         for members in alike.values():
-            part = old.get(tuple(members))
+            part = by_members.get(tuple(members))
             if part is None or not part.fits(self.param_groups, members, part.tensors.reordered()):
                 part = Part(self, members)
+            elif given is None and part.is_shown_in(self.state):
+                kept.add(id(part))
             elif not part.has_open_state:
-                part.renew(self.param_groups)  # without compression errors
+                renewed.append(part)  # without compression errors
+            part.require_options(self.param_groups)
             parts.append(part)
+        _require_separate_parts(parts)
         for part in parts:
             part.refresh_tensors()  # what can fail, before anything changes
+        found = saved.without_aliases(found, [part for part in old if id(part) not in kept], parameters)
+        for part in renewed:
+            part.renew(self.param_groups)
         for part, (_, steps) in zip(parts, alike):
+            if id(part) in kept:
+                continue
             for i, number in enumerate(part.members):
                 its = found[number]
                 part.set_moments(i, None if its is None else its.exp_avg, None if its is None else its.exp_avg_sq)
@@ -877,7 +935,7 @@ class Optimizer(torch.optim.Optimizer):
         :raises ValueError: if they do not fit; nothing has changed then
         """
         sizes = [len(group["params"]) for group in self.param_groups]
-        found = [saved.LoadedPart(entry["ranks"], sizes) for entry in entries if isinstance(entry, dict) and entry.get("ranks")]
+        found = [saved.LoadedPart(entry["ranks"], sizes) for entry in entries if saved.has_bytes(entry)]
         numbers = {i: entry["number"] for i, entry in enumerate(entries) if isinstance(entry, dict) and "number" in entry}
         now = {int(number): i for i, number in numbers.items()}
         for i in range(len(entries)):
@@ -905,6 +963,9 @@ class Optimizer(torch.optim.Optimizer):
             or Part(self, one.members, one.strides)
             for one in found
         ]
+        for part in parts:
+            part.require_options(self.param_groups)
+        _require_separate_parts(parts)
         # The state of one part is checked before it changes anything. If that of a later part does not fit, the earlier are undone.
         undo = [(part, part.save(), part.has_started) for part in old] if len(parts) > 1 else []
         try:
@@ -922,18 +983,35 @@ class Optimizer(torch.optim.Optimizer):
             raise
         self._set_parts(parts)
 
+    def _saved_state(self) -> dict[Any, Any]:
+        """What a saved state has under "state"."""
+        parts = self._prepared()
+        own: dict[int, dict[str, Any]] = {}  # by the number of the parameter
+        for place, part in enumerate(parts):
+            own.update(zip(part.members, self._saved_of(place, part)))
+        numbers = {id(p): i for i, p in enumerate(self._parameters())}
+        keys_of = {number: part.own_keys for part in parts for number in part.members}
+        state: dict[Any, Any] = {}
+        for key, entry in list(self.state.items()):
+            number = numbers.get(id(key)) if isinstance(key, torch.Tensor) else None
+            if number is None:
+                state[key] = entry
+            elif number in own:
+                others = {name: value for name, value in list(entry.items()) if name not in keys_of[number]}
+                state[number] = {**own[number], **others}
+            else:
+                state[number] = entry
+        return state
+
     def _saved_of(self, place: int, part: Part) -> Sequence[dict[str, Any]]:
         """What a saved state has of each parameter of a part, besides the entries of others.
 
         :param place: of the part among all
         """
         part.show_steps()
-        taken = part.taken.clone()
         if part.has_open_state:
-            return [
-                {"step": taken.clone(), **{name: value.clone() for name, value in own.items() if name != "step"}}
-                for own in part.own
-            ]
+            return [part.saved_moments(i) for i in range(len(part.members))]
+        taken = part.saved_steps()
         entries: list[dict[str, Any]] = [
             {"step": taken, "number": torch.tensor(number, device="cpu"), "ranks": {}} for number in part.members
         ]

@@ -34,7 +34,10 @@ class GroupOptions(NamedTuple):
 
 
 def options_of(group: dict[str, Any]) -> GroupOptions:
-    """As they are, without a check."""
+    """As they are, without a check.
+
+    :raises KeyError, TypeError, ValueError: for a group that `checked_options` rejects
+    """
     beta1, beta2 = group["betas"]
     return GroupOptions(
         float(beta1),
@@ -61,6 +64,9 @@ def checked_options(number: int, group: dict[str, Any]) -> GroupOptions:
     """
     :raises ValueError: names the parameter group and the key
     """
+    for key in ("lr", "betas", "eps", "weight_decay", "adapt", "compress"):
+        if key not in group:
+            raise ValueError(f"slamb: parameter group {number} has no {key!r}")
     where = f"of parameter group {number}"
     check.rate(f"lr {where}", group["lr"])
     check.pair(f"betas {where}", group["betas"])
@@ -70,3 +76,11 @@ def checked_options(number: int, group: dict[str, Any]) -> GroupOptions:
     check.truth(f"compress {where}", group["compress"])
     require_fixed_keys(f"parameter group {number} has ", group)
     return options_of(group)
+
+
+def are_options(group: dict[str, Any], known: GroupOptions) -> bool:
+    """True if the group has these options."""
+    try:
+        return options_of(group) == known
+    except (KeyError, TypeError, ValueError):
+        return False  # which a check will explain

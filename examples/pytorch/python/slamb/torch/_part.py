@@ -13,28 +13,44 @@ import torch
 from slamb import _native
 from slamb._load import module_for
 from slamb.torch import _arguments as check
-from slamb.torch._options import GroupOptions, checked_options, options_of
+from slamb.torch._options import GroupOptions, are_options, checked_options
 from slamb.torch._ranks import Ranks
 from slamb.torch._tensors import Strides, Tensors
 
 if TYPE_CHECKING:
     from slamb.torch._optimizer import Optimizer
 
-# The keys of a parameter's entry in `state` that belong to this library. All others are left alone.
-OWN_KEYS = frozenset(("step", "exp_avg", "exp_avg_sq", "master_param", "number", "ranks"))
+# The keys of a parameter's entry in `state` that may belong to this library: those of torch.optim.AdamW, and those of other states.
+MOMENT_KEYS = frozenset(("step", "exp_avg", "exp_avg_sq", "master_param"))
+OWN_KEYS = MOMENT_KEYS | {"number", "ranks"}
 
 # Arguments that the compiled module does not compare between ranks.
 _NOT_COMPARED_ELSEWHERE = ("moments", "rounding", "rounding_seed", "check_gradients")
 
 
+def _has_keys(entry: Any, keys: frozenset[str]) -> bool:
+    return isinstance(entry, dict) and not keys.isdisjoint(entry)
+
+
 def _are_equal(found: Any, value: Any) -> bool:
+    """True if the values are, NaN too."""
     if not isinstance(value, torch.Tensor):
         return bool(found == value)
-    return (
-        isinstance(found, torch.Tensor)
-        and found.device.type != "meta"
-        and (found.dtype, found.shape) == (value.dtype, value.shape)
-        and torch.equal(found.to(value.device), value)
+    if (
+        not isinstance(found, torch.Tensor)
+        or found.device.type == "meta"
+        or (found.dtype, found.shape, found.layout) != (value.dtype, value.shape, value.layout)
+    ):
+        return False
+    with torch.no_grad():
+        found = found.to(value.device)
+        return bool(((found == value) | ((found != found) & (value != value))).all())
+
+
+def _different_coefficients(number: int, its: tuple[float, float, float], first: int, others: tuple[float, float, float]) -> ValueError:
+    return ValueError(
+        f"slamb: parameter group {number} has betas and eps {its} now, but group {first} has {others}; they were equal at the "
+        f"construction, and must stay so"
     )
 
 
@@ -71,13 +87,15 @@ class Part:
         self.core = self._make_core(groups)
         self.has_started = False  # true if it has taken a step or holds a state
         #: True if `state` has the moments themselves.
-        self.has_open_moments = (
-            self._recipe in ("adamw", "lamb") and arguments["moments"] == "float32" and not self.tensors.are_sharded
-        )
+        self.has_open_moments = owner._has_open_moments()
         #: True if they, with the number of steps, are its complete state, as with torch.optim.AdamW.
         self.has_open_state = self.has_open_moments and arguments["compressor"] == "none"
-        self.taken = torch.zeros((), dtype=torch.float32, device="cpu")  # the number of steps, as `state` shows it
-        self._shown = 0.0  # what was written to `taken`
+        #: The keys of entries in `state` that belong to this library.
+        self.own_keys = MOMENT_KEYS if self.has_open_state else OWN_KEYS
+        self._taken = torch.zeros(len(self.members), dtype=torch.float32, device="cpu")  # the number of steps, for each parameter
+        self._shown = 0.0  # what was written there
+        self._steps = list(self._taken)  # as `state` shows it
+        self._places: list[tuple[int, int]] = []  # the addresses of the moments
         self.own: list[dict[str, Any]] = []  # what `state` shows of each parameter
         self.entries: list[dict[Any, Any]] = []  # the parameters' entries in `state`
         self._values: list[Any] = []  # all values of `entries`
@@ -123,10 +141,20 @@ class Part:
         :raises ValueError: for what is not possible; nothing has happened then
         """
         for number, old in self._options.items():
-            if options_of(groups[number]) != old:
+            if not are_options(groups[number], old):
                 self._change_options(groups)
                 break
         self.refresh_tensors()
+
+    def require_options(self, groups: list[dict[str, Any]]) -> None:
+        """
+        :raises ValueError: if it cannot have the options of these groups
+        """
+        first = self.groups[0]
+        coefficients = {number: checked_options(number, groups[number]).coefficients for number in self.groups}
+        for number, other in coefficients.items():
+            if other != coefficients[first]:
+                raise _different_coefficients(number, other, first, coefficients[first])
 
     def refresh_tensors(self) -> None:
         tensors = self.tensors
@@ -183,15 +211,32 @@ class Part:
 
     # ---------------------------------------------------------------------------------------------------------------- State
 
+    def describe(self) -> None:
+        """Finds what `state` shows of its parameters."""
+        self.show_steps()
+        self.own, self._places = [], []
+        for i, steps in enumerate(self._steps):
+            own: dict[str, Any] = {"step": steps}
+            moments = self.moments(i) if self.has_open_moments else None
+            if moments is not None:
+                own["exp_avg"], own["exp_avg_sq"] = moments
+                self._places.append((moments[0].data_ptr(), moments[1].data_ptr()))
+            if not self.has_open_state:
+                # With all keys of a saved state: torch.distributed.checkpoint looks for those that are here.
+                own["number"] = torch.tensor(self.members[i], device="cpu")
+                own["ranks"] = {}
+            elif i in self.tensors.masters:
+                own["master_param"] = self.tensors.masters[i]
+            self.own.append(own)
+
     def show(self, state: dict[Any, Any]) -> None:
         """Puts into `state` what others look for there: an entry for each parameter, beside what they have put into it."""
-        self.show_steps()
+        self.describe()
         known = {id(entry) for entry in self.entries}
-        self.own, self.entries = [], []
-        for i, p in enumerate(self.tensors.given):
+        self.entries = []
+        for p, own in zip(self.tensors.given, self.own):
             before = state.get(p)
-            others = {key: value for key, value in before.items() if key not in OWN_KEYS} if isinstance(before, dict) else {}
-            own = {"step": self.taken, **self._shown_of(i)}
+            others = self.entries_of_others(before)
             if isinstance(before, dict) and id(before) in known:
                 before.clear()
                 entry = before
@@ -199,9 +244,12 @@ class Part:
                 entry = state[p] = {}  # what others have put there is theirs
             entry.update(own)
             entry.update(others)
-            self.own.append(own)
             self.entries.append(entry)
         self._note_values()
+
+    def entries_of_others(self, entry: Any) -> dict[Any, Any]:
+        """What others have in the entry of a parameter."""
+        return {key: value for key, value in entry.items() if key not in self.own_keys} if isinstance(entry, dict) else {}
 
     def show_steps(self) -> None:
         """Shows the number of steps. Waits for a GPU."""
@@ -209,19 +257,29 @@ class Part:
 
     def is_shown(self) -> bool:
         """True if nothing in its entries was replaced since the last call of `show`. It may be false without a reason."""
-        return _native.hold(self.entries, self._values) and self.taken.item() == self._shown
+        return (
+            _native.hold(self.entries, self._values)
+            and bool((self._taken == self._shown).all())
+            and (not self._places or self._is_in_place(0))  # who gives one tensor other memory does so with all
+        )
 
     def is_shown_in(self, state: dict[Any, Any]) -> bool:
-        """True if `state` has its values, in whatever entries: others may have copied them, or moved them to a device and back."""
-        if self.taken.item() != self._shown:
+        """True if `state` has its values, in whatever entries: others may have copied them, or moved them to a device and back.
+        Then `state` has the optimizer's own again."""
+        if not bool((self._taken == self._shown).all()):
             return False
         entries: list[dict[Any, Any]] = []
         is_copy = False
-        for p, own in zip(self.tensors.given, self.own):
+        for i, (p, own) in enumerate(zip(self.tensors.given, self.own)):
             entry = state.get(p)
             if not isinstance(entry, dict):
                 return False
-            for key, value in own.items():
+            truth = own
+            if self._places and not self._is_in_place(i):  # something has given the tensors other memory
+                moments = self.moments(i)
+                assert moments is not None
+                truth = {**own, "exp_avg": moments[0], "exp_avg_sq": moments[1]}
+            for key, value in truth.items():
                 found = entry.get(key)
                 if found is not value:
                     if not _are_equal(found, value):
@@ -235,8 +293,28 @@ class Part:
             self._note_values()
         return True
 
+    def is_gone_from(self, state: dict[Any, Any]) -> bool:
+        """True if `state` has nothing of its parameters."""
+        return not any(_has_keys(state.get(p), self.own_keys) for p in self.tensors.given)
+
+    def _is_in_place(self, i: int) -> bool:
+        own = self.own[i]
+        return (own["exp_avg"].data_ptr(), own["exp_avg_sq"].data_ptr()) == self._places[i]
+
     def _note_values(self) -> None:
         self._values = list(itertools.chain.from_iterable(map(dict.values, self.entries)))
+
+    def saved_moments(self, i: int) -> dict[str, Any]:
+        """A copy of the open state of its parameter i."""
+        moments = self.moments(i)
+        assert moments is not None
+        copies = {"step": self._taken[i].clone(), "exp_avg": moments[0].clone(), "exp_avg_sq": moments[1].clone()}
+        if i in self.tensors.masters:
+            copies["master_param"] = self.tensors.masters[i].clone()
+        return copies
+
+    def saved_steps(self) -> torch.Tensor:
+        return self._taken[0].clone()
 
     def moments(self, i: int) -> Optional[tuple[torch.Tensor, torch.Tensor]]:
         """The momentum and the variance of its parameter i, in the memory of the optimizer; None if they are not float32."""
@@ -341,26 +419,9 @@ class Part:
             self.core.set_gradient_types(self.tensors.gradient_types)
             self._gradient_types = self.tensors.gradient_types
 
-    def _shown_of(self, i: int) -> dict[str, Any]:
-        """What `state` shows of its parameter i besides the number of steps."""
-        shown: dict[str, Any] = {}
-        if self.has_open_moments:
-            moments = self.moments(i)
-            assert moments is not None
-            shown["exp_avg"], shown["exp_avg_sq"] = moments
-        if self.has_open_state:
-            if i in self.tensors.masters:
-                shown["master_param"] = self.tensors.masters[i]
-        else:
-            # With all keys of a saved state: torch.distributed.checkpoint looks for those that are here.
-            shown["number"] = torch.tensor(self.members[i], device="cpu")
-            shown["ranks"] = {}
-        return shown
-
     def _show_steps(self, steps: float) -> None:
-        self._shown = float(steps)
-        self.taken.fill_(self._shown)
-        self._shown = self.taken.item()  # as float32 has it
+        self._taken.fill_(float(steps))
+        self._shown = self._taken[0].item()  # as float32 has it
 
     def _common_coefficients(self) -> tuple[float, float, float]:
         """β1, β2 and ε.
@@ -370,10 +431,7 @@ class Part:
         first = self.groups[0]
         for number, other in self._options.items():
             if other.coefficients != self.coefficients:
-                raise ValueError(
-                    f"slamb: parameter group {number} has betas and eps {other.coefficients} now, but group {first} has "
-                    f"{self.coefficients}; they were equal at the construction, and must stay so"
-                )
+                raise _different_coefficients(number, other.coefficients, first, self.coefficients)
         return self.coefficients
 
     def _change_options(self, groups: list[dict[str, Any]]) -> None:

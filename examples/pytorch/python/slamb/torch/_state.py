@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 
+from slamb.torch import _arguments as check
 from slamb.torch._part import OWN_KEYS, Part
 from slamb.torch._tensors import Strides
 
@@ -80,7 +81,7 @@ def in_order_of_names(state_dict: dict[str, Any], groups: Sequence[dict[str, Any
         places = {rule(name): key for name, key in zip(its, saved["params"])}
         wanted = [rule(name) for name in ours]
         if len(places) != len(wanted) or set(places) != set(wanted):
-            missing = sorted(set(wanted) - set(places)) or sorted(set(places) - set(wanted))
+            missing = sorted(set(wanted) ^ set(places)) or sorted({name for name in its if name not in set(ours)})
             raise ValueError(
                 f"slamb: load_state_dict() was given a state whose parameter group {number} has other parameters, by their names, "
                 f"than here: {', '.join(missing[:5])}{' …' if len(missing) > 5 else ''} is in only one of them. To load by the "
@@ -141,23 +142,70 @@ def read_moments(number: int, parameter: torch.Tensor, entry: Any) -> Optional[M
     if "max_exp_avg_sq" in entry:
         raise ValueError(f"{where}'max_exp_avg_sq', of amsgrad, which slamb's optimizers do not have")
     step = entry["step"]
-    count = float(step.item() if isinstance(step, torch.Tensor) and step.numel() == 1 else step)
-    if not (0.0 <= count < math.inf and count == int(count)):
+    try:
+        count = check.number("step", step)
+    except (ValueError, RuntimeError):
+        count = math.nan
+    if not (0.0 <= count < 2.0**53 and count == int(count)):
         raise ValueError(f"{where}step = {step!r}, but it must be a whole number >= 0")
     master = entry.get("master_param")
     for key in ("exp_avg", "exp_avg_sq", "master_param"):
         value = entry.get(key)
         if key == "master_param" and value is None:
             continue
-        if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.shape != parameter.shape:
+        if (
+            not isinstance(value, torch.Tensor)
+            or not value.is_floating_point()
+            or value.shape != parameter.shape
+            or value.layout != torch.strided
+            or value.device.type == "meta"
+        ):
             what = f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
             raise ValueError(
-                f"{where}'{key}' = {what}, but it must be a tensor of floats of the parameter's shape {tuple(parameter.shape)}"
+                f"{where}'{key}' = {what}, but it must be a dense tensor of floats, of the parameter's shape "
+                f"{tuple(parameter.shape)} and with values"
             )
     return Moments(int(count), entry["exp_avg"], entry["exp_avg_sq"], master)
 
 
+def without_aliases(
+    found: Sequence[Optional[Moments]], parts: Sequence[Part], parameters: Sequence[torch.Tensor]
+) -> list[Optional[Moments]]:
+    """The moments, copied where they are in the memory of another parameter's, which may be overwritten before.
+
+    :param parts: whose moments may be overwritten
+    """
+    owners: dict[int, torch.Tensor] = {}
+    for part in parts:
+        for i, p in enumerate(part.tensors.given):
+            for one in part.moments(i) or ():
+                if one.numel() > 0:
+                    owners[one.data_ptr()] = p
+            if i in part.tensors.masters:
+                owners[part.tensors.masters[i].data_ptr()] = p
+
+    def own(value: Optional[torch.Tensor], p: torch.Tensor, is_second: bool) -> Optional[torch.Tensor]:
+        if value is None or value.device.type == "meta":
+            return value
+        owner = owners.get(value.data_ptr())
+        return value.detach().clone() if owner is not None and (owner is not p or is_second) else value
+
+    return [
+        None
+        if its is None
+        else Moments(its.steps, own(its.exp_avg, p, False), own(its.exp_avg_sq, p, True), own(its.master, p, False))  # type: ignore[arg-type]
+        for its, p in zip(found, parameters)
+    ]
+
+
 # ---------------------------------------------------------------------------------------------------------- Bytes by ranks
+
+
+def has_bytes(entry: Any) -> bool:
+    """True if an entry has what `saved_bytes` makes."""
+    ranks = entry.get("ranks") if isinstance(entry, dict) else None
+    return isinstance(ranks, dict) and bool(ranks)
+
 
 
 def saved_bytes(part: Part, states: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -171,7 +219,7 @@ def saved_bytes(part: Part, states: dict[str, torch.Tensor]) -> dict[str, torch.
     }
     return {
         "members": torch.tensor(part.members, dtype=torch.int64, device="cpu"),
-        "shapes": _numbers_of(part.tensors.shapes),
+        "shapes": _numbers_of(p.shape for p in part.tensors.given),  # whole ones, which all ranks have
         **strides,
         **states,
     }

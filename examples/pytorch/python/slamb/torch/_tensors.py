@@ -102,7 +102,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return tensor.numel() == 0 or is_order_of(tensor.stride(), tensor.shape)
 
 
-def _require_separate(tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+def require_separate(tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
     """Rejects tensors of which one element is at the same place as another.
 
     :raises ValueError: names the two
@@ -317,7 +317,7 @@ class Tensors:
         if self._are_all_plain:
             self._shadows.clear()
             return  # the compiled optimizer finds memory that is shared
-        _require_separate([(self._name(i), p) for i, p in enumerate(self.parameters)])
+        require_separate([(self._name(i), p) for i, p in enumerate(self.parameters)])
         for i, (p, strides) in enumerate(zip(self.parameters, self.strides)):
             if has_strides(p, strides):
                 self._shadows.pop(i, None)
