@@ -93,8 +93,9 @@ class Part:
         #: The keys of entries in `state` that belong to this library.
         self.own_keys = MOMENT_KEYS if self.has_open_state else OWN_KEYS
         self._taken = torch.zeros(len(self.members), dtype=torch.float32, device="cpu")  # the number of steps, for each parameter
-        self._shown = 0.0  # what was written there
         self._steps = list(self._taken)  # as `state` shows it
+        self._shown = self._taken.clone()  # what was written there
+        self._count = 0.0  # the same
         self._places: list[tuple[int, int]] = []  # the addresses of the moments
         self.own: list[dict[str, Any]] = []  # what `state` shows of each parameter
         self.entries: list[dict[Any, Any]] = []  # the parameters' entries in `state`
@@ -206,7 +207,7 @@ class Part:
         if self._stream is None:
             self._show_steps(self.core.steps)
         elif not torch.cuda.is_current_stream_capturing():
-            self._show_steps(self._shown + 1.0)  # to read it would wait; `show_steps` does where something waits anyway
+            self._show_steps(self._count + 1.0)  # to read it would wait; `show_steps` does where something waits anyway
         self.tensors.after_step(with_gradient_only=True)
 
     # ---------------------------------------------------------------------------------------------------------------- State
@@ -259,14 +260,14 @@ class Part:
         """True if nothing in its entries was replaced since the last call of `show`. It may be false without a reason."""
         return (
             _native.hold(self.entries, self._values)
-            and bool((self._taken == self._shown).all())
+            and torch.equal(self._taken, self._shown)
             and (not self._places or self._is_in_place(0))  # who gives one tensor other memory does so with all
         )
 
     def is_shown_in(self, state: dict[Any, Any]) -> bool:
         """True if `state` has its values, in whatever entries: others may have copied them, or moved them to a device and back.
         Then `state` has the optimizer's own again."""
-        if not bool((self._taken == self._shown).all()):
+        if not torch.equal(self._taken, self._shown):
             return False
         entries: list[dict[Any, Any]] = []
         is_copy = False
@@ -420,8 +421,9 @@ class Part:
             self._gradient_types = self.tensors.gradient_types
 
     def _show_steps(self, steps: float) -> None:
-        self._taken.fill_(float(steps))
-        self._shown = self._taken[0].item()  # as float32 has it
+        self._count = float(steps)
+        self._taken.fill_(self._count)
+        self._shown.fill_(self._count)
 
     def _common_coefficients(self) -> tuple[float, float, float]:
         """β1, β2 and ε.
