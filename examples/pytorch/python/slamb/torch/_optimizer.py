@@ -895,12 +895,14 @@ class Optimizer(torch.optim.Optimizer):
         old = self._shared.parts or []
         by_members = {tuple(part.members): part for part in old}
         kept: set[int] = set()  # parts whose moments are what they were
+        made: set[int] = set()  # parts whose moments are 0
         renewed: list[Part] = []
         parts: list[Part] = []
         for members in alike.values():
             part = by_members.get(tuple(members))
             if part is None or not part.fits(self.param_groups, members, part.tensors.reordered()):
                 part = Part(self, members)
+                made.add(id(part))
             elif given is None and part.is_shown_in(self.state):
                 kept.add(id(part))
             elif not part.has_open_state:
@@ -918,6 +920,8 @@ class Optimizer(torch.optim.Optimizer):
                 continue
             for i, number in enumerate(part.members):
                 its = found[number]
+                if its is None and id(part) in made:
+                    continue
                 part.set_moments(i, None if its is None else its.exp_avg, None if its is None else its.exp_avg_sq)
                 if its is not None and its.master is not None and i in part.tensors.masters:
                     if keeps_parameters:
@@ -926,7 +930,8 @@ class Optimizer(torch.optim.Optimizer):
                         part.tensors.set_master(i, its.master)
             if keeps_parameters:
                 part.tensors.reload_masters()
-            part.set_steps(steps)
+            if steps > 0 or id(part) not in made:
+                part.set_steps(steps)
         self._set_parts(parts)
 
     def _take_over_bytes(self, entries: list[Any], from_other_ranks: bool) -> None:
