@@ -15,7 +15,6 @@ from checks import (
     are_equal_on_all_ranks,
     bits,
     check,
-    copies,
     distance,
     gather,
     gradients,

@@ -73,7 +73,6 @@ class Part:
         self._options = {number: checked_options(number, groups[number]) for number in self.groups}
         self.tensors = Tensors([parameters[i] for i in self.members], arguments["rounding"] == "nearest", self.members, strides)
         owner._require_possible(self.tensors)
-        self._owner_name = type(owner).__name__
         self._recipe = owner._recipe
         self._arguments = arguments
         self._stream: Optional[torch.cuda.Stream] = shared.stream
