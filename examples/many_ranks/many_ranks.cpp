@@ -13,7 +13,7 @@
 
 extern "C" {
 
-/// A tensor of all ranks.
+/// A tensor of all ranks, in memory of their device.
 struct many_ranks_tensor {
   float* parameters;  ///< [ranks, size]
   float* gradients;   ///< [ranks, size]
@@ -54,6 +54,29 @@ std::vector<slamb::parameter> parameters_of(int rank, const std::vector<many_ran
   return parameters;
 }
 
+/// The ranks, with their device.
+class training {
+ public:
+  training(const many_ranks::optimizer_maker& make, int ranks, const std::vector<many_ranks_tensor>& tensors)
+      : device_(ranks), ranks_(ranks, [this, make, tensors](slamb::thread_communicator communicator) {
+          const std::vector<slamb::parameter> parameters = parameters_of(communicator.rank(), tensors);
+          return make(parameters, std::move(communicator), device_);
+        }) {}
+
+  /// The caller's work on the device, such as gradients, is done before, and that of the ranks after.
+  void step(double learning_rate) {
+    device_.wait();
+    ranks_.step(learning_rate);
+    device_.wait();
+  }
+
+  std::uint64_t sent_bytes() { return ranks_.sent_bytes(); }
+
+ private:
+  many_ranks::rank_device device_;  // first: the ranks use it until they end
+  many_ranks::training_ranks ranks_;
+};
+
 }  // namespace
 
 extern "C" {
@@ -61,18 +84,16 @@ extern "C" {
 /// The text of the last error of this thread.
 const char* many_ranks_error() { return last_error.c_str(); }
 
+/// The device of the tensors: "cpu" or "cuda".
+const char* many_ranks_device() { return many_ranks::rank_device::name; }
+
 /// Makes the optimizers. The tensors' memory must stay where it is until many_ranks_free.
 /// @return null after an error
 void* many_ranks_new(const char* optimizer, const char* options, int ranks, const many_ranks_tensor* tensors,
                      int count) {
   return guarded<void*>(nullptr, [&] {
-    const auto make =
-        [optimizer_over = many_ranks::maker_of(optimizer, options),
-         all = std::vector<many_ranks_tensor>(tensors, tensors + count)](slamb::thread_communicator communicator) {
-          const std::vector<slamb::parameter> parameters = parameters_of(communicator.rank(), all);
-          return optimizer_over(parameters, std::move(communicator));
-        };
-    return std::make_unique<many_ranks::training_ranks>(ranks, make).release();
+    const std::vector<many_ranks_tensor> all(tensors, tensors + count);
+    return std::make_unique<training>(many_ranks::maker_of(optimizer, options), ranks, all).release();
   });
 }
 
@@ -80,19 +101,18 @@ void* many_ranks_new(const char* optimizer, const char* options, int ranks, cons
 /// @return 0, or 1 after an error: then the ranks have ended
 int many_ranks_step(void* ranks, double learning_rate) {
   return guarded(1, [&] {
-    static_cast<many_ranks::training_ranks*>(ranks)->step(learning_rate);
+    static_cast<training*>(ranks)->step(learning_rate);
     return 0;
   });
 }
 
 /// @return bytes that rank 0 has sent; −1 after an error
 std::int64_t many_ranks_sent_bytes(void* ranks) {
-  return guarded(std::int64_t{-1}, [&] {
-    return static_cast<std::int64_t>(static_cast<many_ranks::training_ranks*>(ranks)->sent_bytes());
-  });
+  return guarded(std::int64_t{-1},
+                 [&] { return static_cast<std::int64_t>(static_cast<training*>(ranks)->sent_bytes()); });
 }
 
 /// Ends the threads.
-void many_ranks_free(void* ranks) { delete static_cast<many_ranks::training_ranks*>(ranks); }
+void many_ranks_free(void* ranks) { delete static_cast<training*>(ranks); }
 
 }  // extern "C"

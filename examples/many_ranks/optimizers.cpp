@@ -60,8 +60,10 @@ optimizer_maker maker_with(typename Optimizer::options_type options, settings& s
   s.take("compare_every", options.compare_every);
   if constexpr (requires { options.update_bound; }) s.take("update_bound", options.update_bound);
   s.require_all_taken();
-  return [options](std::span<const slamb::parameter> parameters, slamb::thread_communicator ranks) -> slamb::optimizer {
-    return Optimizer(parameters, options, rank_communicator(std::move(ranks)), make_backend());
+  return [options](std::span<const slamb::parameter> parameters, slamb::thread_communicator ranks,
+                   const rank_device& device) -> slamb::optimizer {
+    rank_backend backend = device.backend_of(ranks.rank());
+    return Optimizer(parameters, options, rank_communicator(std::move(ranks)), std::move(backend));
   };
 }
 

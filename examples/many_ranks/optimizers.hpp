@@ -11,8 +11,9 @@
 
 namespace many_ranks {
 
-/// Makes the optimizer of one rank, over that rank's tensors. Each rank calls it on its own thread.
-using optimizer_maker = std::function<slamb::optimizer(std::span<const slamb::parameter>, slamb::thread_communicator)>;
+/// Makes the optimizer of one rank, over that rank's tensors. Each rank calls it on its own thread. The device must outlive it.
+using optimizer_maker =
+    std::function<slamb::optimizer(std::span<const slamb::parameter>, slamb::thread_communicator, const rank_device&)>;
 
 /// @param name     such as "one_bit_lamb"
 /// @param options  such as "warm_up_steps=20 update_bound=off"; update_bound is "adam", "off" or a number > 0

@@ -35,6 +35,7 @@ def load(file: Path) -> ctypes.CDLL:
     except OSError as error:
         raise RanksError(f"{file} cannot be loaded: {error}; examples/many_ranks/README.md says how to build it") from None
     library.many_ranks_error.argtypes, library.many_ranks_error.restype = [], _TEXT
+    library.many_ranks_device.argtypes, library.many_ranks_device.restype = [], _TEXT
     of_new = [_TEXT, _TEXT, ctypes.c_int, ctypes.POINTER(_Tensor), ctypes.c_int]
     library.many_ranks_new.argtypes, library.many_ranks_new.restype = of_new, _POINTER
     library.many_ranks_step.argtypes, library.many_ranks_step.restype = [_POINTER, ctypes.c_double], ctypes.c_int
@@ -58,7 +59,7 @@ class Ranks:
         """
         :param optimizer: its name in optimizers.cpp
         :param options: as "warm_up_steps=20 update_bound=off"
-        :param parameters: float32, each ranks × the shape of one rank's, with a gradient
+        :param parameters: float32, each ranks × the shape of one rank's, with a gradient, on the library's device
         :param weight_decay: of matrices; vectors do not decay
         :param adapts_vectors: False: their trust ratio is 1
         :raises RanksError: for a wrong name, option or number of ranks

@@ -16,10 +16,12 @@ class StackedGpt:
     `parameters` has them by name, matrices first, each ranks × the shape of one rank's, with a gradient.
     """
 
-    def __init__(self, model: nn.Module, ranks: int) -> None:
+    def __init__(self, model: nn.Module, ranks: int, dtype: torch.dtype = torch.float32) -> None:
         """
         :param model: a Gpt with the initial parameters of all ranks, on their device
+        :param dtype: of activations and products. Parameters, gradients and losses are float32. bfloat16 needs PyTorch 2
         """
+        self.dtype = dtype
         self.heads = model.blocks[0].heads
         self.layers = len(model.blocks)
         self.mask = model.mask
@@ -36,6 +38,12 @@ class StackedGpt:
     def mean_parameters(self) -> dict[str, torch.Tensor]:
         """As those of a single rank."""
         return {name: p.detach().mean(0, keepdim=True) for name, p in self.parameters.items()}
+
+    def drift(self) -> float:
+        """The distance of a rank's parameters from the mean, root mean square over ranks, by the norm of the mean."""
+        mean = self.mean_parameters()
+        away = sum((p.detach() - mean[name]).square().sum().item() / len(p) for name, p in self.parameters.items())
+        return math.sqrt(away / sum(m.square().sum().item() for m in mean.values()))
 
     def losses(
         self, inputs: torch.Tensor, targets: torch.Tensor, parameters: Optional[dict[str, torch.Tensor]] = None
@@ -59,21 +67,24 @@ class StackedGpt:
         width = embedding.shape[2]
         rows = x + 256 * torch.arange(ranks, device=x.device)[:, None, None]  # of the embeddings of all ranks
         h = functional.embedding(rows, embedding.view(ranks * 256, width))
-        h = (h + parameters["positions.weight"][:, None, :length]).view(ranks, batch * length, width)
+        h = (h + parameters["positions.weight"][:, None, :length]).to(self.dtype).view(ranks, batch * length, width)
         for block in range(self.layers):
             own = {name: p for name in _BLOCK if (p := parameters.get(f"blocks.{block}.{name}")) is not None}
             h = h + self._attended(_normed(h, own, "norm1"), own, length)
             up = functional.gelu(_linear(_normed(h, own, "norm2"), own, "up"))
             h = h + _linear(up, own, "down")
-        return torch.bmm(_normed(h, parameters, "norm"), parameters["next.weight"].transpose(1, 2))
+        return _linear(_normed(h, parameters, "norm"), parameters, "next").float()
 
     def _attended(self, x: torch.Tensor, own: dict[str, torch.Tensor], length: int) -> torch.Tensor:
         ranks, _, width = x.shape
         by_head = _linear(x, own, "queries_keys_values").view(-1, length, 3, self.heads, width // self.heads)
         queries, keys, values = by_head.permute(2, 0, 3, 1, 4)
-        scores = queries @ keys.transpose(-1, -2) / math.sqrt(width // self.heads) + self.mask[:length, :length]
-        attended = (scores.softmax(-1) @ values).transpose(1, 2).reshape(ranks, -1, width)
-        return _linear(attended, own, "attended")
+        if self.dtype == torch.float32:
+            scores = queries @ keys.transpose(-1, -2) / math.sqrt(width // self.heads) + self.mask[:length, :length]
+            attended = scores.softmax(-1) @ values
+        else:
+            attended = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        return _linear(attended.transpose(1, 2).reshape(ranks, -1, width), own, "attended")
 
 
 _BLOCK = [
@@ -87,10 +98,11 @@ def _linear(x: torch.Tensor, own: dict[str, torch.Tensor], name: str) -> torch.T
     """
     :param x: ranks × bytes × inputs
     """
-    weight = own[f"{name}.weight"].transpose(1, 2)
+    weight = own[f"{name}.weight"].to(x.dtype).transpose(1, 2)
     bias = own.get(f"{name}.bias")
-    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias[:, None], x, weight)
+    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.to(x.dtype)[:, None], x, weight)
 
 
 def _normed(x: torch.Tensor, own: dict[str, torch.Tensor], name: str) -> torch.Tensor:
-    return functional.layer_norm(x, x.shape[-1:]) * own[f"{name}.weight"][:, None] + own[f"{name}.bias"][:, None]
+    weight, bias = (own[f"{name}.{kind}"].to(x.dtype)[:, None] for kind in ("weight", "bias"))
+    return functional.layer_norm(x, x.shape[-1:]) * weight + bias

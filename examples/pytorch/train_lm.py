@@ -13,7 +13,9 @@ import argparse
 import hashlib
 import math
 import sysconfig
+from collections.abc import Collection
 from pathlib import Path
+from typing import Optional
 
 import torch
 from torch import nn
@@ -81,18 +83,35 @@ class Gpt(nn.Module):
         return self.next(self.norm(x))
 
 
-def read_library() -> tuple[torch.Tensor, torch.Tensor, str]:
-    """The sources of the standard library, as bytes: for training, for validation, and a hash of both.
+Text = tuple[torch.Tensor, torch.Tensor, str]  # bytes for training, for validation, and a hash of both
+
+
+def read_library() -> Text:
+    """The sources of the standard library."""
+    return read_sources(Path(sysconfig.get_paths()["stdlib"]), _LEFT_OUT)
+
+
+def read_sources(root: Path, left_out: Collection[str] = (), enough: float = math.inf) -> Text:
+    """The Python sources in a folder.
 
     A file is for validation if a hash of its name says so, so that a file which another version of Python lacks moves no other.
+
+    :param left_out: names of folders
+    :param enough: bytes, after which no more files are read
+    :raises ValueError: if there are too few files
     """
-    root = Path(sysconfig.get_paths()["stdlib"])
-    files = sorted(file.relative_to(root) for file in root.rglob("*.py") if not _LEFT_OUT & set(file.relative_to(root).parts))
+    files = sorted(file.relative_to(root) for file in root.rglob("*.py") if not set(left_out) & set(file.relative_to(root).parts))
     parts: tuple[list[bytes], list[bytes]] = ([], [])
+    read = 0
     for file in files:
+        if read >= enough:
+            break
         is_for_validation = hashlib.sha256(file.as_posix().encode()).digest()[0] % 16 == 0
         parts[is_for_validation].append((root / file).read_bytes())
+        read += len(parts[is_for_validation][-1])
     texts = [b"".join(part) for part in parts]
+    if not all(texts):
+        raise ValueError(f"{root} has no Python sources for training, or none for validation, which are one file of sixteen")
     train, validation = (torch.frombuffer(bytearray(text), dtype=torch.uint8) for text in texts)
     return train, validation, hashlib.sha256(b"".join(texts)).hexdigest()[:12]
 
@@ -103,11 +122,16 @@ class LanguageModel:
     measure = "bits_per_byte"  # the first of `measures`
     measure_text = "validation loss, bits per byte"
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, text: Optional[Text] = None) -> None:
+        """
+        :param text: None: `read_library`
+        """
         self.arguments = arguments
         if arguments.width % arguments.heads != 0:
             raise ValueError(f"--heads: {arguments.heads} does not divide --width {arguments.width}")
-        self.train, self.validation, self.hash = read_library()
+        self.train, self.validation, self.hash = read_library() if text is None else text
+        if min(len(self.train), len(self.validation)) < arguments.context + 2:
+            raise ValueError(f"--context: {arguments.context} bytes are more than the text for training or validation has")
         self.description = f"{len(self.train)} bytes for training, {len(self.validation)} for validation, hash {self.hash}"
 
     @staticmethod

@@ -53,6 +53,13 @@ def gpt_of(seed, biases=True):
     return train_lm.Gpt(16, 2, 2, 16, biases)
 
 
+class OnGpu:
+    """As a library for ranks on a GPU."""
+
+    def many_ranks_device(self):
+        return b"cuda"
+
+
 def batch_of(ranks, seed):
     text = torch.randint(256, (ranks, 2, 17), generator=torch.Generator().manual_seed(seed))
     return text[..., :-1], text[..., 1:]
@@ -84,6 +91,30 @@ def test_a_stack_of_models_has_the_losses_and_gradients_of_each(biases):
     mean = stacked.mean_parameters()
     torch.testing.assert_close(mean["norm.weight"][0], sum(gpt.norm.weight.data for gpt in gpts) / 3)
     assert stacked.losses(inputs[:1], targets[:1], mean).shape == (1,)
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "scaled_dot_product_attention"), reason="needs PyTorch 2")
+@pytest.mark.parametrize("biases", [True, False])
+def test_a_stack_in_bfloat16_is_near_that_in_float32(biases):
+    of_float, of_bfloat16 = (StackedGpt(gpt_of(1, biases), 3, dtype) for dtype in (torch.float32, torch.bfloat16))
+    for stacked in (of_float, of_bfloat16):
+        losses = stacked.losses(*batch_of(3, 1))
+        assert losses.dtype == torch.float32
+        losses.sum().backward()
+    torch.testing.assert_close(losses, of_float.losses(*batch_of(3, 1)), rtol=2e-3, atol=0)
+    for name, p in of_float.parameters.items():
+        other = of_bfloat16.parameters[name]
+        assert other.dtype == other.grad.dtype == torch.float32
+        assert (other.grad - p.grad).norm() < 0.03 * p.grad.norm(), name
+    assert not torch.equal(of_bfloat16.parameters["bytes.weight"].grad, of_float.parameters["bytes.weight"].grad)
+
+
+def test_the_drift_is_the_distance_from_the_mean_by_its_norm():
+    stacked = StackedGpt(gpt_of(1), 2)
+    assert stacked.drift() == 0.0
+    for p in stacked.parameters.values():
+        p.data[0], p.data[1] = 2.0, 4.0
+    assert stacked.drift() == pytest.approx(1 / 3)
 
 
 class Lamb:
@@ -189,6 +220,57 @@ def test_a_training_is_made_once_and_the_report_reads_it(run, tmp_path, monkeypa
     assert "| `lamb` | 0.01 |" in ended.stdout and "| `adamw lr=0.002` | 0.002 |" in ended.stdout
 
 
+def test_details_are_further_columns(run):
+    options = ("--lr", "0.01", "--methods", "slamb_by_differences dense_below=0")
+    log = run(*options, "--details")["slamb_by_differences dense_below=0", 0.01, 1]
+    elements = sum(p.numel() for p in gpt_of(1).parameters())
+    assert list(log[0])[-4:] == ["drift", "bytes_per_parameter", "ms_passes", "ms_step"]
+    for row in log:
+        assert 1e-5 < row["drift"] < 0.1
+        assert row["bytes_per_parameter"] == pytest.approx(row["sent_bytes"] / elements / row["step"])
+        assert row["ms_passes"] + row["ms_step"] == pytest.approx(1e3 * row["seconds"] / row["step"])
+    with pytest.raises(compare.Failure, match="name another file"):
+        run(*options)
+
+
+def test_a_training_that_would_end_too_late_is_not_begun(run, tmp_path, monkeypatch):
+    log = [{"step": 20.0, "train_loss": 1.0, "bits_per_byte": 1.0, "sent_bytes": 0.0, "seconds": 1000.0}]
+    monkeypatch.setattr(train.Trainings, "make_log", lambda *of: log)
+    with pytest.raises(compare.Failure, match="lamb, lr 0.01, seed 1 would end after --seconds"):
+        run("--lr", "0.01", "--methods", "lamb", "adamw", "--seconds", "0")
+    assert not list(tmp_path.glob("*"))
+    run("--lr", "0.01", "--methods", "lamb")
+    with pytest.raises(compare.Failure, match="adamw, lr 0.01, seed 1 would end after --seconds"):
+        run("--lr", "0.01", "--methods", "lamb", "adamw", "--seconds", "999")
+    assert run("--lr", "0.01", "--methods", "lamb", "adamw", "--seconds", "2000").keys() == {("lamb", 0.01, 1), ("adamw", 0.01, 1)}
+
+
+def test_the_rate_rises_and_falls_to_its_final_part(run, tmp_path, monkeypatch):
+    rates = []
+    monkeypatch.setattr(Ranks, "step", lambda self, lr: rates.append(lr))
+    run("--lr", "1", "--methods", "lamb", "--warm-up", "0.1", "--final-rate", "0.1")
+    assert rates[:3] == [0.5, 1.0, 1.0]
+    assert rates[2:] == sorted(rates[2:], reverse=True)
+    assert rates[-1] == pytest.approx(0.1, abs=0.01) and rates[-1] > 0.1
+    rates.clear()
+    run("--methods", "lamb lr=1", file=tmp_path / "usual.csv")
+    assert rates == [train.loop.part_of_rate(step, 1, 20) for step in range(20)]
+
+
+def test_a_corpus_is_the_sources_in_a_folder(run, tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for i in range(40):
+        (folder / f"{i}.py").write_text(f"# {i}\n" * 50)
+        (folder / f"{i}.txt").write_text("no source")
+    file = tmp_path / "of_corpus.csv"
+    run("--lr", "0.01", "--methods", "lamb", "--corpus", str(folder), file=file)
+    train_bytes, validation_bytes = (len(text) for text in train_lm.read_sources(folder)[:2])
+    assert train_bytes + validation_bytes == sum(len(f"# {i}\n") * 50 for i in range(40))
+    assert f"; {train_bytes} bytes for training, {validation_bytes} for validation, " in file.read_text()
+    assert sum(map(len, train_lm.read_sources(folder, enough=2000)[:2])) == pytest.approx(2000, abs=250)
+
+
 def test_equal_trainings_have_equal_losses(run, tmp_path):
     options = ("--lr", "0.01", "--methods", "slamb_by_differences")
     first, second = (run(*options, file=tmp_path / name) for name in ("a.csv", "b.csv"))
@@ -223,6 +305,8 @@ def test_without_a_rate_it_is_searched_on_seed_0(run, monkeypatch):
         (["--ranks", "0"], "--ranks: 0 is not at least 1"),
         (["--ranks", "65"], r"thread_group size = 65.* in \[1, 64\]"),
         (["--heads", "3"], "--heads: 3 does not divide --width 16"),
+        (["--context", "2000"], "--context: 2000 bytes are more than the text for training or validation has"),
+        (["--corpus", "nowhere"], "nowhere has no Python sources for training"),
         (["--library", "nowhere.so"], "nowhere.so cannot be loaded: .*README.md says how to build it"),
     ],
 )
@@ -231,6 +315,13 @@ def test_mistakes_are_named_before_a_training(options, message, run, monkeypatch
     with pytest.raises((compare.Failure, ValueError, RanksError), match=message):
         run("--lr", "0.01", *options)
     assert not list(tmp_path.glob("*"))
+
+
+def test_a_library_for_a_gpu_needs_one(run, monkeypatch):
+    monkeypatch.setattr(train, "load", lambda file: OnGpu())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(compare.Failure, match="is for a GPU, and PyTorch finds none"):
+        run("--methods", "lamb")
 
 
 def test_other_trainings_are_not_mixed(run):

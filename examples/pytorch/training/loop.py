@@ -76,7 +76,7 @@ def parse(kind: type[Task], description: Optional[str] = None, arguments: Option
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="arguments of the optimizer or of the hook")
     parser.add_argument("--steps", type=_count, help="of the training")
     parser.add_argument("--batch", type=_count, help="examples of each rank in a step")
-    parser.add_argument("--warm-up", type=_part, default=0.05, help="the part of the steps in which the rate rises (0.05)")
+    parser.add_argument("--warm-up", type=part, default=0.05, help="the part of the steps in which the rate rises (0.05)")
     parser.add_argument("--seed", type=int, default=0, help="of the initial parameters and the batches (0)")
     parser.add_argument("--out", type=Path, help="a folder for log.csv, the plot and checkpoints")
     parser.add_argument("--evaluations", type=_count, default=20, help="during the training (20)")
@@ -327,7 +327,8 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _part(text: str) -> float:
+def part(text: str) -> float:
+    """A type of arguments."""
     if not 0.0 <= _number(text) <= 1.0:
         raise argparse.ArgumentTypeError(f"{text} is not in [0, 1]")
     return float(text)
