@@ -48,10 +48,15 @@ payload_fractions payload_at(std::uint64_t t, std::span<const slamb::parameter> 
   return {static_cast<double>(sent) / elements, static_cast<double>(selectable) / elements};
 }
 
+/// An optimizer of this recipe.
+template <class Communicator, class Recipe>
+using made_by = slamb::detail::optimizer_over<Recipe, Communicator>;
+
 /// Bytes per element and step of AdamW and LAMB.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
-double counted_bytes(const slamb::basic_lamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>& optimizer,
-                     std::span<const slamb::parameter> tensors, const steps_taken& taken) {
+double counted_bytes(
+    const made_by<Communicator, slamb::detail::lamb_recipe<Compressor, ErrorFeedback, TrustRatio, Backend>>& optimizer,
+    std::span<const slamb::parameter> tensors, const steps_taken& taken) {
   static_assert(std::is_same_v<Compressor, slamb::no_compressor>,
                 "bench: a compressed gradient has other counts, which no benchmark needs yet");
   return slamb::detail::gradient_step_bytes<TrustRatio, ErrorFeedback>(optimizer.options().compressor, taken.ranks,
@@ -62,9 +67,9 @@ double counted_bytes(const slamb::basic_lamb<Compressor, ErrorFeedback, TrustRat
 /// SLAMB.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend,
           class ParameterSync>
-double counted_bytes(
-    const slamb::basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, ParameterSync>& optimizer,
-    std::span<const slamb::parameter> tensors, const steps_taken& taken) {
+double counted_bytes(const made_by<Communicator, slamb::detail::slamb_recipe<Compressor, ErrorFeedback, TrustRatio,
+                                                                             Backend, ParameterSync>>& optimizer,
+                     std::span<const slamb::parameter> tensors, const steps_taken& taken) {
   using passes = slamb::detail::slamb_passes<TrustRatio>;
   const payload_fractions payload = payload_at(taken.last, tensors, optimizer.options());
   const slamb::plan::storage_bytes stored = slamb::plan::stored_by<Backend>(tensors);
@@ -76,9 +81,10 @@ double counted_bytes(
 /// 1-bit Adam and 1-bit LAMB.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend, class WarmUp,
           class DenseCompressor>
-double counted_bytes(const slamb::basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp,
-                                                DenseCompressor>& optimizer,
-                     std::span<const slamb::parameter> tensors, const steps_taken& taken) {
+double counted_bytes(
+    const made_by<Communicator, slamb::detail::one_bit_recipe<Compressor, ErrorFeedback, TrustRatio, Backend, WarmUp,
+                                                              DenseCompressor>>& optimizer,
+    std::span<const slamb::parameter> tensors, const steps_taken& taken) {
   const slamb::plan::storage_bytes stored = slamb::plan::stored_by<Backend>(tensors);
   const bool is_quantized = taken.exchanges_of_codes > 0.0;
   if (taken.phase == "warm-up")
@@ -92,9 +98,10 @@ double counted_bytes(const slamb::basic_one_bit<Compressor, ErrorFeedback, Trust
 /// 0/1 Adam: steps that exchanged codes, and steps that did not.
 template <class Compressor, class ErrorFeedback, class Communicator, class Backend, class VarianceSchedule,
           class LocalSchedule>
-double counted_bytes(const slamb::basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend,
-                                                      VarianceSchedule, LocalSchedule>& optimizer,
-                     std::span<const slamb::parameter> tensors, const steps_taken& taken) {
+double counted_bytes(
+    const made_by<Communicator, slamb::detail::zero_one_adam_recipe<Compressor, ErrorFeedback, Backend,
+                                                                    VarianceSchedule, LocalSchedule>>& optimizer,
+    std::span<const slamb::parameter> tensors, const steps_taken& taken) {
   using passes = slamb::detail::zero_one_passes;
   const auto& quantizer = optimizer.options().compressor;
   const slamb::plan::storage_bytes stored = slamb::plan::stored_by<Backend>(tensors);

@@ -31,12 +31,10 @@ struct always {
 };
 
 template <class Communicator, class VarianceSchedule, class LocalSchedule>
-using zero_one_adam = slamb::basic_zero_one_adam<slamb::sign, slamb::two_sided<>, Communicator, slamb::host_backend,
-                                                 VarianceSchedule, LocalSchedule>;
+using zero_one_adam = slamb::zero_one_adam<VarianceSchedule, LocalSchedule, Communicator>;
 
 template <class Communicator>
-using one_bit_lamb_in_bfloat16 = slamb::basic_one_bit<slamb::sign, slamb::two_sided<slamb::bfloat16>,
-                                                      slamb::frozen_trust_ratio, Communicator, slamb::host_backend>;
+using one_bit_lamb_in_bfloat16 = slamb::one_bit_lamb<slamb::two_sided<slamb::bfloat16>, Communicator>;
 
 // Calls visit.template operator()<Optimizer>(name, options) for each optimizer.
 template <class Communicator, class Visit>

@@ -64,8 +64,8 @@ void register_steps_of_two_ranks(const shape_set& shapes) {
                                                       {.compressor = {.block = block}});
   // What it costs to exchange differences of the parameters: in no step, and in every step.
   for (const std::int64_t every : {0, 1})
-    register_two_ranks<slamb::sync::slamb_by_differences<communicator>>(
-        "slamb_by_differences/every:" + std::to_string(every), shapes, {.local_steps = every});
+    register_two_ranks<slamb::slamb_by_differences<communicator>>("slamb_by_differences/every:" + std::to_string(every),
+                                                                  shapes, {.local_steps = every});
 }
 
 }  // namespace bench

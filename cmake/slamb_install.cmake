@@ -17,6 +17,6 @@ configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/slambConfig.cmake.in"
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/slambConfigVersion.cmake" COMPATIBILITY SameMinorVersion
                                  ARCH_INDEPENDENT)
 install(FILES "${PROJECT_BINARY_DIR}/slambConfig.cmake" "${PROJECT_BINARY_DIR}/slambConfigVersion.cmake"
-              "${PROJECT_SOURCE_DIR}/cmake/slamb_cuda.cmake" "${PROJECT_SOURCE_DIR}/cmake/slamb_nccl.cmake"
+              "${PROJECT_SOURCE_DIR}/cmake/slamb_compiled.cmake" "${PROJECT_SOURCE_DIR}/cmake/slamb_cuda.cmake" "${PROJECT_SOURCE_DIR}/cmake/slamb_nccl.cmake"
               "${PROJECT_SOURCE_DIR}/cmake/slamb_mpi.cmake" "${PROJECT_SOURCE_DIR}/cmake/FindNCCL.cmake"
         DESTINATION "${slamb_package_dir}")

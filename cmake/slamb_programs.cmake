@@ -66,14 +66,14 @@ endfunction()
 
 # slamb_program(<name> SOURCES <file>… [LIBRARIES <target>…] [PLAIN])
 #
-# A program on top of the library. PLAIN: without the tuning flags.
+# A program on top of slamb::compiled. PLAIN: on top of the headers alone, without the tuning flags.
 function(slamb_program name)
   cmake_parse_arguments(PARSE_ARGV 1 program "PLAIN" "" "SOURCES;LIBRARIES")
   add_executable(${name} ${program_SOURCES})
   set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
   target_link_libraries(${name} PRIVATE slamb::slamb slamb_warnings ${program_LIBRARIES})
   if(NOT program_PLAIN)
-    target_link_libraries(${name} PRIVATE slamb_tuning)
+    target_link_libraries(${name} PRIVATE slamb::compiled slamb_tuning)
   endif()
 endfunction()
 

@@ -56,8 +56,7 @@ class graph {
 std::vector<float> train(bool by_graph) {
   const programs::cuda_stream stream;
   examples::device_loss loss(0);
-  slamb::lamb<slamb::self_communicator, slamb::cuda_backend> optimizer(loss.parameters(), {.weight_decay = 0.0}, {},
-                                                                       {.stream = stream});
+  slamb::lamb<slamb::cuda_backend> optimizer(loss.parameters(), {.weight_decay = 0.0}, {}, {.stream = stream});
   // A launch reads its learning rate from the place that the captured step has read.
   const slamb::learning_rate::polynomial_decay schedule{.peak = 0.03, .steps = examples::steps};
   std::vector<double> by_step;
@@ -89,7 +88,7 @@ std::vector<float> train(bool by_graph) {
 
 void train_two_ranks() {
   using ranks = slamb::cuda_thread_communicator;
-  using optimizer = slamb::slamb<ranks, slamb::random_k<>, slamb::rescaled_trust_ratio<>, slamb::cuda_backend>;
+  using optimizer = slamb::slamb<ranks, slamb::cuda_backend>;
   slamb::run_ranks(2, [](slamb::thread_communicator host) {
     const int rank = host.rank();
     const auto result =

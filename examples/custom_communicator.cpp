@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include <slamb/slamb.hpp>
+#include <slamb/testing/check_communicator.hpp>
 
 #include <array>
 #include <cerrno>

@@ -78,9 +78,9 @@ void train(const char* name, const typename Optimizer::options_type& options, do
 
 int main() {
   using namespace slamb;
-  using momentum = basic_one_bit<ternary, two_sided<>, frozen_trust_ratio, thread_communicator, host_backend>;
-  using gradient = basic_lamb<ternary, two_sided<>, layerwise_trust_ratio, thread_communicator, host_backend>;
-  using selected = ::slamb::slamb<thread_communicator, chain<random_k<>, ternary>>;
+  using momentum = one_bit_lamb<ternary>;
+  using gradient = lamb<ternary>;
+  using selected = ::slamb::slamb<chain<random_k<>, ternary>>;
   try {
     train<momentum>("1-bit LAMB, 2 bits", {.beta2 = 0.99, .weight_decay = 0.0, .warm_up = {40}}, 0.03);
     train<gradient>("LAMB, 2 bits", {.weight_decay = 0.0}, 0.03);

@@ -27,13 +27,11 @@ void train(const char* name, const typename Optimizer::options_type& options, do
 }  // namespace
 
 int main(int argc, char** argv) {
-  using ranks = slamb::mpi_communicator;
   slamb::mpi_environment mpi(argc, argv);  // MPI_Init and MPI_Finalize, or MPI_Abort if a communicator has failed
   try {
-    train<slamb::lamb<ranks>>("lamb", {.weight_decay = 0.0}, 0.03);
-    train<slamb::slamb<ranks>>("slamb", {.weight_decay = 0.0, .local_steps = 50}, 0.06);
-    train<slamb::one_bit_lamb<ranks>>("one_bit_lamb", {.beta2 = 0.99, .weight_decay = 0.0, .warm_up = {.steps = 40}},
-                                      0.03);
+    train<slamb::lamb<>>("lamb", {.weight_decay = 0.0}, 0.03);
+    train<slamb::slamb<>>("slamb", {.weight_decay = 0.0, .local_steps = 50}, 0.06);
+    train<slamb::one_bit_lamb<>>("one_bit_lamb", {.beta2 = 0.99, .weight_decay = 0.0, .warm_up = {.steps = 40}}, 0.03);
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "example_mpi: %s\n", failure.what());
     return 1;

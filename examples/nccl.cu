@@ -30,8 +30,7 @@ constexpr const char* usage = "usage: example_nccl [--ranks N]    N processes, e
 
 /// One rank, on the GPU with the rank's number.
 void train(const ncclUniqueId& id, int rank, int ranks) {
-  using optimizer =
-      slamb::slamb<slamb::nccl_communicator, slamb::random_k<>, slamb::rescaled_trust_ratio<>, slamb::cuda_backend>;
+  using optimizer = slamb::slamb<slamb::nccl_communicator, slamb::cuda_backend>;
   programs::require_success(cudaSetDevice(rank), "cudaSetDevice");
   const auto result = examples::minimize_on_device<optimizer>(
       slamb::nccl_communicator(id, rank, ranks, {.timeout = std::chrono::seconds(60)}),

@@ -32,12 +32,10 @@ void train(const char* name, const typename Optimizer::options_type& options, do
 }  // namespace
 
 int main() {
-  using ranks = slamb::thread_communicator;
   try {
-    train<slamb::lamb<ranks>>("lamb", {.weight_decay = 0.0}, 0.03);
-    train<slamb::slamb<ranks>>("slamb", {.weight_decay = 0.0, .local_steps = 50}, 0.06);
-    train<slamb::one_bit_lamb<ranks>>("one_bit_lamb", {.beta2 = 0.99, .weight_decay = 0.0, .warm_up = {.steps = 40}},
-                                      0.03);
+    train<slamb::lamb<>>("lamb", {.weight_decay = 0.0}, 0.03);
+    train<slamb::slamb<>>("slamb", {.weight_decay = 0.0, .local_steps = 50}, 0.06);
+    train<slamb::one_bit_lamb<>>("one_bit_lamb", {.beta2 = 0.99, .weight_decay = 0.0, .warm_up = {.steps = 40}}, 0.03);
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "example_ranks: %s\n", failure.what());
     return 1;

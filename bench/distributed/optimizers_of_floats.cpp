@@ -75,7 +75,7 @@ std::span<const measured_optimizer> optimizers_of_floats() {
       {"adamw", measure_dense<slamb::adamw<ranks>>},
       {"slamb", measure_slamb<slamb::slamb<ranks>>},
       {"slamb+int8", measure_slamb<slamb_int8>},
-      {"slamb_by_differences", measure_slamb<slamb::sync::slamb_by_differences<ranks>>},
+      {"slamb_by_differences", measure_slamb<slamb::slamb_by_differences<ranks>>},
       {"auto", measure_auto},
   }};
   return all;

@@ -69,9 +69,7 @@ optimizer_maker maker_with(typename Optimizer::options_type options, settings& s
 
 template <class Compressor, class TrustRatio>
 optimizer_maker make_gradient(settings& s) {
-  using feedback = std::conditional_t<std::is_same_v<Compressor, slamb::no_compressor>, slamb::no_error_feedback,
-                                      slamb::two_sided<>>;
-  return maker_with<slamb::basic_lamb<Compressor, feedback, TrustRatio, rank_communicator, rank_backend>>({}, s);
+  return maker_with<slamb::lamb<Compressor, TrustRatio, rank_communicator, rank_backend>>({}, s);
 }
 
 using choice = optimizer_maker (*)(settings&);
@@ -87,8 +85,7 @@ optimizer_maker make_lamb(settings& s) {
 
 template <class Compressor, class TrustRatio, class ParameterSync>
 optimizer_maker make_slamb_with(settings& s) {
-  using optimizer =
-      slamb::basic_slamb<Compressor, slamb::local_momentum, TrustRatio, rank_communicator, rank_backend, ParameterSync>;
+  using optimizer = slamb::slamb<Compressor, TrustRatio, ParameterSync, rank_communicator, rank_backend>;
   typename optimizer::options_type options;
   if constexpr (slamb::capability::chained<Compressor>)
     s.take("k", options.compressor.sparsifier.k);
@@ -122,16 +119,16 @@ optimizer_maker make_slamb(settings& s) {
 
 /// 1-bit Adam and 1-bit LAMB. As in the Python package, signs leave out elements whose gradient has always been 0: rows of the
 /// embedding of bytes that do not occur.
-template <template <class, class, class> class Recipe>
+template <template <class...> class Recipe>
 optimizer_maker make_one_bit(settings& s) {
-  using optimizer = Recipe<rank_communicator, slamb::sign, rank_backend>;
+  using optimizer = Recipe<rank_communicator, rank_backend>;
   typename optimizer::options_type options{.compressor = {.zero_aware = true}};
   s.take("warm_up_steps", options.warm_up.steps);
   return maker_with<optimizer>(options, s);
 }
 
 optimizer_maker make_zero_one_adam(settings& s) {
-  using optimizer = slamb::zero_one_adam<rank_communicator, slamb::sign, rank_backend>;
+  using optimizer = slamb::zero_one_adam<rank_communicator, rank_backend>;
   optimizer::options_type options{.compressor = {.zero_aware = true}};
   s.take("variance_freeze_step", options.variance_schedule.freeze_step);
   s.take("variance_update_scaler", options.variance_schedule.update_scaler);

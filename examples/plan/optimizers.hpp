@@ -77,7 +77,7 @@ inline outline plan_slamb(tensor_span tensors, const settings& chosen, const sla
 }
 
 inline outline plan_slamb_int8(tensor_span tensors, const settings& chosen, const slamb::plan::world& world) {
-  using optimizer = slamb::slamb<slamb::self_communicator, slamb::chain<slamb::random_k<>, slamb::int8>>;
+  using optimizer = slamb::slamb<slamb::chain<slamb::random_k<>, slamb::int8>>;
   typename optimizer::options_type options;
   options.compressor.sparsifier.k = chosen.k;
   options.local_steps = static_cast<std::int64_t>(chosen.local_steps);

@@ -25,8 +25,8 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/communicator/check_communicator.hpp"
 #include "slamb/slamb.hpp"
+#include "slamb/testing/check_communicator.hpp"
 #include "socket_communicator.hpp"
 
 namespace {

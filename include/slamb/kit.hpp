@@ -20,6 +20,7 @@
 #include "slamb/optimizer/detail/optimizer_over.hpp"
 #include "slamb/optimizer/detail/overlap.hpp"
 #include "slamb/optimizer/detail/recipe_base.hpp"
+#include "slamb/optimizer/detail/roles.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
 #include "slamb/optimizer/detail/trial.hpp"
@@ -32,7 +33,8 @@ namespace slamb::kit {
 using detail::gradient_bucket;
 using detail::optimizer_context;
 using detail::optimizer_over;
-using detail::recipe_base;
+template <class Backend>
+using recipe_base = detail::recipe_on<Backend>;
 using detail::recipe_with_state;
 
 // Its options: checks, and the comparison of ranks.
@@ -74,6 +76,7 @@ using detail::update_variance;
 using detail::byte_collectives_of;
 using detail::dense_mean;
 using detail::exchange_dense_gradient;
+using detail::feedback_for;
 using detail::gradient_exchange;
 using detail::gradient_settings;
 using detail::quantized_exchange;

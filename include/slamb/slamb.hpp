@@ -6,7 +6,6 @@
 
 #include "slamb/backend/precision.hpp"
 #include "slamb/communicator/any_communicator.hpp"
-#include "slamb/communicator/check_communicator.hpp"
 #include "slamb/communicator/counting_communicator.hpp"
 #include "slamb/communicator/hierarchical_communicator.hpp"
 #include "slamb/communicator/run_ranks.hpp"
@@ -61,3 +60,43 @@
 #include "slamb/backend/cuda/cuda_backend.cuh"
 #include "slamb/communicator/cuda/thread_communicator.cuh"
 #endif
+
+/// All names of slamb/slamb.hpp but `slamb::slamb`, `slamb::int4` and `slamb::half`, for `using namespace slamb::names;`. With
+/// `using namespace slamb;` the compiler would reject `slamb::` as ambiguous, because `slamb` is an optimizer too; and CUDA has global
+/// types `int4` and `half`.
+namespace slamb::names {
+
+namespace capability = ::slamb::capability;
+namespace learning_rate = ::slamb::learning_rate;
+namespace plan = ::slamb::plan;
+namespace precision = ::slamb::precision;
+namespace sync = ::slamb::sync;
+
+using ::slamb::absolute, ::slamb::adamw, ::slamb::allocator, ::slamb::any_communicator, ::slamb::as_real,
+    ::slamb::as_word, ::slamb::automatic_warm_up, ::slamb::backend, ::slamb::basic_sign, ::slamb::bf16,
+    ::slamb::bfloat16, ::slamb::byte_sink, ::slamb::byte_source, ::slamb::chain, ::slamb::choose,
+    ::slamb::choose_options, ::slamb::chosen_optimizer, ::slamb::collective, ::slamb::communicator,
+    ::slamb::communicator_error, ::slamb::compressor, ::slamb::coordinate, ::slamb::counting_communicator,
+    ::slamb::data_dependent_sparsifier, ::slamb::dense_in, ::slamb::device_learning_rates,
+    ::slamb::doubling_local_interval, ::slamb::error, ::slamb::error_feedback, ::slamb::every, ::slamb::explicit_mask,
+    ::slamb::exponential_variance_interval, ::slamb::factors_of, ::slamb::file_error, ::slamb::fixed_warm_up,
+    ::slamb::four_levels, ::slamb::fp16, ::slamb::frozen_trust_ratio, ::slamb::hierarchical_communicator,
+    ::slamb::host_backend, ::slamb::host_stream, ::slamb::int8, ::slamb::integer, ::slamb::lamb, ::slamb::lamb_options,
+    ::slamb::layerwise_trust_ratio, ::slamb::local_momentum, ::slamb::local_schedule, ::slamb::maximum,
+    ::slamb::memory_report, ::slamb::minimum, ::slamb::natural, ::slamb::no_compressor, ::slamb::no_error_feedback,
+    ::slamb::one_bit_adam, ::slamb::one_bit_lamb, ::slamb::one_bit_options, ::slamb::optimizer, ::slamb::out_of_memory,
+    ::slamb::parameter, ::slamb::philox, ::slamb::quantizer, ::slamb::random_k, ::slamb::rank_mismatch_error,
+    ::slamb::rescaled_trust_ratio, ::slamb::rescaling, ::slamb::residual, ::slamb::restore_options,
+    ::slamb::rounded_product, ::slamb::run_ranks, ::slamb::sampling, ::slamb::save_options, ::slamb::scale_sharing,
+    ::slamb::segment_scale, ::slamb::select, ::slamb::selection, ::slamb::self_communicator, ::slamb::set_bit,
+    ::slamb::sign, ::slamb::slamb_by_differences, ::slamb::slamb_options, ::slamb::sparsifier, ::slamb::square_root,
+    ::slamb::statistics, ::slamb::tensor_options, ::slamb::tensor_properties, ::slamb::thread_communicator,
+    ::slamb::thread_group, ::slamb::thread_options, ::slamb::to_real, ::slamb::to_word, ::slamb::top_k,
+    ::slamb::traffic, ::slamb::traffic_counts, ::slamb::trust_ratio, ::slamb::two_sided, ::slamb::unit_trust_ratio,
+    ::slamb::update_terms, ::slamb::variance_schedule, ::slamb::warm_up_schedule, ::slamb::word_of,
+    ::slamb::zero_one_adam, ::slamb::zero_one_adam_options;
+#if defined(__CUDACC__)
+using ::slamb::cuda_backend, ::slamb::cuda_error, ::slamb::cuda_thread_communicator;
+#endif
+
+}  // namespace slamb::names

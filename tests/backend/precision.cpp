@@ -161,13 +161,9 @@ using one_bit_lamb_on = slamb::one_bit_lamb<slamb::thread_communicator, slamb::s
 template <class B>
 using zero_one_adam_on = slamb::zero_one_adam<slamb::thread_communicator, slamb::sign, B>;
 template <class B>
-using one_bit_lamb_in_16_bits_on =
-    slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::frozen_trust_ratio, slamb::thread_communicator, B,
-                         slamb::fixed_warm_up, slamb::bf16>;
+using one_bit_lamb_in_16_bits_on = slamb::one_bit_lamb<slamb::dense_in<slamb::bf16>, slamb::thread_communicator, B>;
 template <class B>
-using zero_one_adam_in_16_bits_on =
-    slamb::basic_zero_one_adam<slamb::sign, slamb::two_sided<>, slamb::thread_communicator, B,
-                               slamb::exponential_variance_interval, slamb::doubling_local_interval, slamb::fp16>;
+using zero_one_adam_in_16_bits_on = slamb::zero_one_adam<slamb::dense_in<slamb::fp16>, slamb::thread_communicator, B>;
 
 const auto of_lamb = [](auto& o) { o.max_gradient_norm = 0.3; };
 const auto of_slamb = [](auto& o) {

@@ -29,7 +29,7 @@ using namespace slamb::detail;
 class archetype_executor {
  public:
   static constexpr bool is_synchronous = false;
-  using ranks_type = slamb::any_communicator<archetype_stream>;
+  using ranks_type = stream_waiter;
   struct no_error_storage {};
 
   archetype_stream stream() const;

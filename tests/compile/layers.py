@@ -14,19 +14,21 @@ LAYERS = [
     ["compressor", "error_feedback", "trust_ratio", "schedule", "detail/runtime"],
     ["parameter_sync"],
     ["communicator", "detail/pass"],
-    ["detail/state"],
+    ["detail/state", "detail/ranks"],
     ["backend/host", "backend/cuda"],
     ["backend"],
     ["communicator/cuda", "detail/exchange"],
     ["optimizer"],
     ["plan"],
+    ["impl"],  # definitions of functions that are no templates, which headers include at their ends
     [""],  # what users include
+    ["testing"],
 ]
 
 
 def room_of(header):
-    """X/detail is a part of X."""
-    return re.sub("/detail$", "", header.rpartition("/")[0])
+    """X/detail is a part of X, and impl/X of impl."""
+    return re.sub("^impl/.*", "impl", re.sub("/detail$", "", header.rpartition("/")[0]))
 
 
 def arrows_up(root):
@@ -39,6 +41,8 @@ def arrows_up(root):
             found.append(f"{header}: its folder is in no layer")
             continue
         for included in re.findall(r'^#\s*include "slamb/([^"]+)"', (root / header).read_text(encoding="utf-8"), flags=re.M):
+            if included.endswith(".ipp"):
+                continue
             other = room_of(included)
             if other != room and not (other in level and level[other] < level[room]):
                 found.append(f"{header} includes {included}")

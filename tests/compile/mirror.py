@@ -22,6 +22,8 @@ OF_OTHER_PROGRAMS = {"replay", "support"}  # as folders with a CMakeLists.txt
 
 # Public headers without a test named after them: the test that covers each, a word in that test as evidence, and the reason.
 ELSEWHERE = {
+    "slamb.hpp": ("compile/using_directive.cpp", "slamb::names", "a program must compile"),
+    "compressor/dense_in.hpp": ("properties/dense_compressor.cpp", "dense_in", "the optimizers have its Compressor"),
     "communicator/nccl_options.hpp": ("distributed/nccl/handles.cpp", "nccl_options", "it needs the stand-in for NCCL"),
     "communicator/thread_options.hpp": ("communicator/thread_communicator.cpp", "timeouts out of range", "thread_group takes them"),
     "optimizer/device_learning_rates.hpp": ("properties/graphs.cpp", "device_learning_rates", "graphs read them"),
@@ -37,6 +39,7 @@ ELSEWHERE = {
     "communicator/mpi_options.hpp": ("distributed/mpi/calls.cpp", "mpi_options", "it needs mpirun"),
     "communicator/nccl_error.hpp": ("distributed/nccl/failures.cpp", "nccl_error", "it needs the stand-in for NCCL"),
     "communicator/nccl_types.hpp": ("distributed/nccl/calls.cpp", "nccl_type", "it needs the stand-in for NCCL"),
+    "impl/host.hpp": ("compile/consumer_compiled/CMakeLists.txt", "slamb::compiled", "the compiled form includes it, and a package is tested"),
     "core/storage_bytes.hpp": ("properties/bytes_by_type.cpp", "storage_bytes", "the counts of passes take it"),
     "core/allocator.hpp": ("faults/bad_input.cpp", "an allocator that fails", "whole optimizers take memory from it"),
     "core/concepts.hpp": ("compile/must_fail/communicator_without_size.cpp", "expect: all_reduce_sum needs", "programs must not compile"),

@@ -6,6 +6,8 @@
 
 A public name is declared at namespace scope in slamb, or in one of its NAMESPACES. The pages of the reference name each in a
 directive, ```{doxygenstruct} slamb::name, or in the first column of a table, | `slamb::name` |. Operators, specialisations and deduction guides have no name of their own.
+
+slamb.hpp repeats the names at slamb:: of all headers that it includes in DIRECTIVE, for using-directives, but not those in UNREPEATED.
 """
 import pathlib
 import re
@@ -14,6 +16,8 @@ import tempfile
 
 MOST = 130  # at slamb::
 NAMESPACES = {"slamb", "slamb::capability", "slamb::kit", "slamb::learning_rate", "slamb::plan", "slamb::precision", "slamb::sync"}
+DIRECTIVE = "slamb::names"
+UNREPEATED = {"slamb", "int4", "half"}  # the first would make slamb:: ambiguous; the others are global types in CUDA
 INLINE = {"SLAMB_SIMD_NAMESPACE"}  # an inline namespace: its names are those of the one around it
 NAMED = re.compile(r"^(?:```\{doxygen[a-z]+\} |\| `)(slamb(?:::\w+)+)", re.MULTILINE)
 
@@ -55,13 +59,20 @@ def name_of(declaration):
     return match[1] if match and "<" not in text.split("=")[0].split()[-1] else None
 
 
+def parts_of(statement):
+    """The declarations of `using ::a::b, ::a::c`."""
+    text = " ".join(statement.split())
+    return [f"using {name}" for name in text[6:].split(", ")] if re.match(r"using [\w:, ]+$", text) else [statement]
+
+
 def names_in(text):
     """{(namespace, name)} of what a header declares at namespace scope."""
     found, stack, statement, is_tail = set(), [], "", False
 
     def note():
-        if all(kind == "namespace" for kind, _ in stack) and not is_tail and (name := name_of(statement)):
-            found.add(("::".join(part for _, part in stack if part and part not in INLINE), name))
+        if all(kind == "namespace" for kind, _ in stack) and not is_tail:
+            space = "::".join(part for _, part in stack if part and part not in INLINE)
+            found.update((space, name) for part in parts_of(statement) if (name := name_of(part)))
 
     for character in without_comments(text):
         if character in "{;}" and statement.count("(") > statement.count(")"):
@@ -94,8 +105,28 @@ def public_names(include):
     for header in sorted(include.rglob("*")):
         if header.suffix in (".hpp", ".cuh"):
             found |= names_in(header.read_text(encoding="utf-8"))
-    others = {space for space, _ in found if space not in NAMESPACES and "detail" not in space.split("::")}
+    others = {space for space, _ in found
+              if space not in NAMESPACES and space != DIRECTIVE and "detail" not in space.split("::")}
     return {f"{space}::{name}" for space, name in found if space in NAMESPACES}, others
+
+
+def included_by(header, root, seen):
+    """`header` and all headers below `root` that it includes, also under conditions."""
+    if header not in seen:
+        seen.add(header)
+        for name in re.findall(r'^#\s*include "slamb/([^"]+)"', header.read_text(encoding="utf-8"), flags=re.M):
+            included_by(root / name, root, seen)
+    return seen
+
+
+def wrongly_repeated(include):
+    """What is wrong with the names in DIRECTIVE."""
+    found = set().union(*(names_in(h.read_text(encoding="utf-8")) for h in included_by(include / "slamb.hpp", include, set())))
+    repeated = {name for space, name in found if space == DIRECTIVE}
+    spaces = {space.removeprefix("slamb::") for space in NAMESPACES - {"slamb", "slamb::kit"}}
+    wanted = {name for space, name in found if space == "slamb"} - UNREPEATED | spaces
+    return ([f"{DIRECTIVE} has no {name}" for name in sorted(wanted - repeated)] +
+            [f"{DIRECTIVE} must not have {name}" for name in sorted(repeated - wanted)])
 
 
 def referred_names(reference):
@@ -146,6 +177,20 @@ namespace slamb::detail { void hidden_too(); }
 NAMES = ["a", "b", "d", "e", "f", "g", "h", "plan::i", "j", "k", "operator_count"]
 
 
+UMBRELLA = """#include "slamb/x.hpp"
+namespace slamb { struct int4 {}; struct a {}; }
+namespace slamb::names {
+namespace capability = ::slamb::capability;
+namespace learning_rate = ::slamb::learning_rate;
+namespace plan = ::slamb::plan;
+namespace precision = ::slamb::precision;
+namespace sync = ::slamb::sync;
+using ::slamb::a,
+    ::slamb::b;
+}
+"""
+
+
 def self_test():
     def page(names):
         return "".join(f"```{{doxygenstruct}} slamb::{name}\n```\n" for name in names)
@@ -166,7 +211,20 @@ def self_test():
             found = problems_of(root, root, most)[0]
             if found != expected:
                 failures.append(f"expected {expected}, found {found}")
-    print("\n".join(failures + [f"self-test: 6 headers, {len(failures)} failed"]))
+    for umbrella, text, expected in [
+            (UMBRELLA, "namespace slamb { struct b {}; }", []),
+            (UMBRELLA, "namespace slamb { struct b {}; void c(); }", ["slamb::names has no c"]),
+            (UMBRELLA, "", ["slamb::names must not have b"]),
+            (UMBRELLA.replace("::slamb::a", "::slamb::int4"), "namespace slamb { struct b {}; }",
+             ["slamb::names has no a", "slamb::names must not have int4"])]:
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "slamb.hpp").write_text(umbrella, encoding="utf-8")
+            (root / "x.hpp").write_text(text, encoding="utf-8")
+            found = wrongly_repeated(root)
+            if found != expected:
+                failures.append(f"expected {expected}, found {found}")
+    print("\n".join(failures + [f"self-test: 10 headers, {len(failures)} failed"]))
     return not failures
 
 
@@ -177,6 +235,7 @@ def main():
         print(__doc__)
         return 2
     problems, at_slamb, names = problems_of(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))
+    problems += wrongly_repeated(pathlib.Path(sys.argv[1]))
     print("\n".join(problems + [f"{at_slamb} names at slamb::, {names} public names in all, {len(problems)} mistakes"]))
     return 1 if problems else 0
 

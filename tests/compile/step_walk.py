@@ -134,7 +134,8 @@ def walk(include, compiler):
     for address, signature, place in zip(addresses, lines[::2], lines[1::2]):
         path = place.split(" ")[0].rpartition(":")[0]
         if f"{include}/slamb/" in path:
-            header_of[address] = path.split("/slamb/")[-1]
+            # impl/X.ipp has the bodies of X.hpp's functions
+            header_of[address] = re.sub(r"^impl/(.*)\.ipp$", r"\1.hpp", path.split("/slamb/")[-1])
             entered.add((header_of[address], name_of(signature)))
     calls = {(header_of.get(source, ""), header_of[target]) for source, target in pairs if target in header_of}
     return entered, calls

@@ -434,12 +434,11 @@ TEST_CASE("compressor: a payload larger than declared is rejected before anythin
   CHECK(optimizer.statistics().traffic.total().rounds == 0);
 }
 
-TEST_CASE("compressor: basic_lamb takes any compressor that selects all") {
+TEST_CASE("compressor: lamb takes any compressor that selects all") {
   const quadratic problem(test_support::odd_tensors(), 3);
   using slamb::thread_communicator;
   const auto with = [&](auto compressor) {
-    using optimizer = slamb::basic_lamb<decltype(compressor), slamb::no_error_feedback, slamb::layerwise_trust_ratio,
-                                        thread_communicator, slamb::host_backend>;
+    using optimizer = slamb::lamb<decltype(compressor), slamb::no_error_feedback, thread_communicator>;
     return test_support::train_ranks(problem, 20, 0.02, [&](auto parameters, auto communicator) {
       return optimizer(parameters, {.compressor = compressor}, std::move(communicator), {.threads = 1});
     });

@@ -65,8 +65,7 @@ using lamb_in_eight_bits =
     slamb::lamb<Ranks,
                 slamb::precision::mixed<Backend, slamb::precision::master_copies, slamb::precision::eight_bit_moments>>;
 template <class Ranks, class Backend>
-using one_bit_adam_from_bf16 = slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::unit_trust_ratio, Ranks,
-                                                    Backend, slamb::fixed_warm_up, slamb::bf16>;
+using one_bit_adam_from_bf16 = slamb::one_bit_adam<slamb::dense_in<slamb::bf16>, Ranks, Backend>;
 
 #if defined(__CUDACC__)
 /// Constructs an optimizer on the current GPU.

@@ -80,6 +80,21 @@ TEST_CASE("device ranks: sums have the host's bits, a hundred times over") {
     }
 }
 
+TEST_CASE("device ranks: cuda_thread_communicator passes check_communicator in the memory of the GPU") {
+  for (const int size : {1, 2})
+    CHECK_NOTHROW(slamb::run_ranks(size, [](slamb::thread_communicator host) {
+      const stream on;
+      device_tests::check_ranks_on_device(std::move(host), on);
+    }));
+}
+
+TEST_CASE("device ranks: nccl_communicator of one rank passes check_communicator in the memory of the GPU") {
+  const stream on;
+  bool is_linked = true;
+  CHECK_NOTHROW(is_linked = device_tests::check_nccl_on_device(on));
+  if (!is_linked) MESSAGE("skipped: built without NCCL");
+}
+
 TEST_CASE("device ranks: sums of integers wrap around") {
   const auto all = on_all(2, 1, [](ranks& r, std::span<float> values, std::span<float>, cudaStream_t on) {
     const std::int32_t own = r.rank() == 0 ? std::numeric_limits<std::int32_t>::max() : 1;

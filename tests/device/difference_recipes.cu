@@ -6,8 +6,8 @@
 namespace {
 
 template <class Backend>
-using slamb_by_differences = slamb::sync::slamb_by_differences<slamb::cuda_thread_communicator,
-                                                               slamb::chain<slamb::random_k<>, slamb::int8>, Backend>;
+using slamb_by_differences =
+    slamb::slamb_by_differences<slamb::cuda_thread_communicator, slamb::chain<slamb::random_k<>, slamb::int8>, Backend>;
 
 }  // namespace
 

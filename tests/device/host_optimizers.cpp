@@ -25,7 +25,7 @@ std::unique_ptr<optimizer> slamb_top_k_on_host(ingredients from) {
   return on_host<slamb::slamb<ranks, slamb::top_k>>(std::move(from));
 }
 std::unique_ptr<optimizer> slamb_by_differences_on_host(ingredients from) {
-  return on_host<slamb::sync::slamb_by_differences<ranks>>(std::move(from));
+  return on_host<slamb::slamb_by_differences<ranks>>(std::move(from));
 }
 std::unique_ptr<optimizer> one_bit_adam_on_host(ingredients from) {
   return on_host<slamb::one_bit_adam<ranks>>(std::move(from));

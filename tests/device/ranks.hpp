@@ -25,4 +25,9 @@ class ranks {
 
 std::unique_ptr<ranks> ranks_on_device(slamb::thread_communicator host);
 
+/// Calls check_communicator on cuda_thread_communicator, in memory of the GPU. @throws as check_communicator
+void check_ranks_on_device(slamb::thread_communicator host, cudaStream_t stream);
+/// Calls it on an nccl_communicator of one rank. Returns false if this program is not linked with NCCL.
+bool check_nccl_on_device(cudaStream_t stream);
+
 }  // namespace device_tests

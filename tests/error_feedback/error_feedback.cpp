@@ -48,11 +48,9 @@ static_assert(!slamb::error_feedback<cannot_be_copied>);
 using compressor = slamb::random_k<slamb::sampling::round_robin>;
 
 template <class ErrorFeedback>
-using slamb_with = slamb::basic_slamb<compressor, ErrorFeedback, slamb::rescaled_trust_ratio<>,
-                                      slamb::thread_communicator, slamb::host_backend>;
+using slamb_with = slamb::slamb<compressor, ErrorFeedback, slamb::thread_communicator>;
 template <class ErrorFeedback>
-using lamb_with = slamb::basic_lamb<slamb::no_compressor, ErrorFeedback, slamb::layerwise_trust_ratio,
-                                    slamb::thread_communicator, slamb::host_backend>;
+using lamb_with = slamb::lamb<ErrorFeedback, slamb::thread_communicator>;
 
 quadratic problem(int ranks) { return {test_support::odd_tensors(), ranks}; }
 

@@ -67,11 +67,9 @@ experiment linear_experiment(int world, std::size_t steps) {
 }
 
 template <class Compressor>
-using gradient_exchange =
-    slamb::basic_lamb<Compressor, slamb::residual<>, slamb::unit_trust_ratio, thread_communicator, slamb::host_backend>;
+using gradient_exchange = slamb::adamw<Compressor, slamb::residual<>, thread_communicator>;
 template <class Compressor>
-using momentum_exchange = slamb::basic_slamb<Compressor, slamb::local_momentum, slamb::unit_trust_ratio,
-                                             thread_communicator, slamb::host_backend>;
+using momentum_exchange = slamb::slamb<Compressor, slamb::unit_trust_ratio, thread_communicator>;
 
 /// The elements sent at step t, for signals [rank][n].
 using signals = std::vector<std::vector<float>>;

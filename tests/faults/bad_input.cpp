@@ -574,9 +574,11 @@ TEST_CASE("bad input: a communicator with wrong sums is rejected") {
            {std::numeric_limits<float>::quiet_NaN(), "nan"}, {-1.0F, "-1"}, {65536.0F, "65536"}}) {
     replica mine(small_model(), start);
     const misplaced_communicator wrong{0, 2, sum};
-    CHECK(refusal_of([&] { slamb::lamb<misplaced_communicator>(mine.parameters(), {}, wrong); })
-              .find("communicator: slamb: the Communicator's all_reduce_sum returned " + text +
-                    " as element 0 on rank 0 of 2, where the ranks' values add up to ") == 0);
+    CHECK(
+        refusal_of([&] { slamb::lamb<misplaced_communicator>(mine.parameters(), {}, wrong); })
+            .find("communicator: slamb: a collective of this Communicator is wrong: rank 0 of 2: all_reduce_sum of 11 "
+                  "floats: element 0 is " +
+                  text + ", but the ranks' values add up to ") == 0);
     CHECK(refusal_of([&, sum = sum] {
             slamb::lamb<spoiled_communicator>(mine.parameters(), {}, spoiled_communicator{.sum_of_all = sum});
           }) == "communicator: slamb: the communicator's all_reduce_sum returned sums that no rank can have sent");

@@ -315,9 +315,7 @@ TEST_CASE("calls: after one that throws, the next call may be made from any thre
 
 TEST_CASE("calls: measure_next_step counts as a call") {
   replica mine(tensors, start());
-  slamb::basic_lamb<slamb::int8, slamb::residual<>, slamb::layerwise_trust_ratio, slamb::self_communicator,
-                    slamb::host_backend>
-      measured(mine.parameters(), {.compress_single_rank = true});
+  slamb::lamb<slamb::int8, slamb::residual<>> measured(mine.parameters(), {.compress_single_rank = true});
   const auto check = [](auto& run, const std::function<void()>& make) {
     struct opened : std::remove_reference_t<decltype(run)> {
       static slamb::detail::recipe_call begin(const std::remove_reference_t<decltype(run)>& of) {

@@ -102,8 +102,7 @@ TEST_CASE("gradient_norm: is absent if gradients are not clipped") {
 }
 
 TEST_CASE("gradient_norm: is the norm of the quantized mean if there is a quantizer") {
-  using compressed = slamb::basic_lamb<slamb::int8, slamb::residual<>, slamb::layerwise_trust_ratio,
-                                       slamb::self_communicator, slamb::host_backend>;
+  using compressed = slamb::lamb<slamb::int8, slamb::residual<>>;
   const experiment e = some_steps(1);
   replica mine(tensors, e.start);
   mine.set_gradient(e.gradients[0][0]);

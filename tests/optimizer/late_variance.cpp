@@ -104,7 +104,7 @@ trajectory train_on(const experiment& e, const typename Optimizer::options_type&
   return reached;
 }
 
-template <template <class, class, class> class Optimizer>
+template <template <class...> class Optimizer>
 void check_backends(const auto& set_phases) {
   using on_host = Optimizer<ranks, slamb::sign, slamb::host_backend>;
   using on_kernels =

@@ -167,10 +167,8 @@ TEST_CASE("one_bit: the comparison with the oracle can fail") {
 TEST_CASE("one_bit: follows the oracle with the errors of one side, or none") {
   const experiment e = make_structured_experiment({{300}, {8193}, {40}}, 32, 3, 6);
   const auto check = [&e]<class ErrorFeedback>(ErrorFeedback /*type*/) {
-    using as_adam = slamb::basic_one_bit<slamb::sign, ErrorFeedback, slamb::unit_trust_ratio, thread_communicator,
-                                         slamb::host_backend>;
-    using as_lamb = slamb::basic_one_bit<slamb::sign, ErrorFeedback, slamb::frozen_trust_ratio, thread_communicator,
-                                         slamb::host_backend>;
+    using as_adam = slamb::one_bit_adam<ErrorFeedback, thread_communicator>;
+    using as_lamb = slamb::one_bit_lamb<ErrorFeedback, thread_communicator>;
     CHECK(error_of_one_bit<as_adam>(e, {.warm_up = {2}}) <= tolerance);
     CHECK(error_of_one_bit<as_lamb>(e, {.warm_up = {2}}) <= tolerance);
   };
@@ -191,8 +189,7 @@ TEST_CASE("one_bit: follows the oracle with no compressed tensor, and with one")
 }
 
 TEST_CASE("one_bit: an automatic warm-up ends at the reported step, and the oracle continues from there") {
-  using automatic = slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::frozen_trust_ratio,
-                                         thread_communicator, slamb::host_backend, slamb::automatic_warm_up>;
+  using automatic = slamb::one_bit_lamb<slamb::automatic_warm_up, thread_communicator>;
   const automatic::options_type options{.beta2 = 0.9, .warm_up = {.threshold = 0.5, .interval = 16}};
   constexpr std::uint64_t steps = 24;
   constexpr std::uint64_t warm_up = 17;  // a sample each step; step 17 is the first with a sample 16 steps before it

@@ -140,7 +140,7 @@ TEST_CASE("zero_one_adam: the comparison with the oracle can fail") {
 TEST_CASE("zero_one_adam: follows the oracle with the errors of one side, or none") {
   const experiment e = make_structured_experiment({{300}, {8193}, {40}}, 76, 3, 14);
   const auto check = [&e]<class ErrorFeedback>(ErrorFeedback /*type*/) {
-    using variant = slamb::basic_zero_one_adam<slamb::sign, ErrorFeedback, thread_communicator, slamb::host_backend>;
+    using variant = slamb::zero_one_adam<ErrorFeedback, thread_communicator>;
     CHECK(error_of_one_bit<variant>(e, {.variance_schedule = short_variance, .local_schedule = short_local}) <=
           tolerance);
   };

@@ -31,8 +31,7 @@ using signs = slamb::basic_sign<slamb::segment_scale::l1>;
 using exact = test_support::archetype_floats;  // loses nothing
 
 template <class ParameterSync, class TrustRatio = slamb::rescaled_trust_ratio<>, class Backend = slamb::host_backend>
-using optimizer = slamb::basic_slamb<slamb::random_k<>, slamb::local_momentum, TrustRatio, thread_communicator, Backend,
-                                     ParameterSync>;
+using optimizer = slamb::slamb<TrustRatio, ParameterSync, thread_communicator, Backend>;
 
 /// Trains on the kernels of the CUDA backend, emulated.
 template <class Optimizer>
@@ -492,7 +491,7 @@ TEST_CASE(
     const float target = static_cast<float>(ranks.rank()) - 1.5F;  // the mean of all is 0
     std::vector<float> p(n, 1.0F), g(n);
     const std::vector<slamb::parameter> parameters{{.data = p.data(), .gradient = g.data(), .size = n}};
-    slamb::sync::slamb_by_differences<thread_communicator> its({parameters}, {}, std::move(ranks));
+    slamb::slamb_by_differences<thread_communicator> its({parameters}, {}, std::move(ranks));
     for (int t = 0; t < 100; ++t) {
       for (std::size_t j = 0; j < n; ++j) g[j] = p[j] - target;
       its.step(0.05);

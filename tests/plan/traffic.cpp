@@ -117,15 +117,13 @@ using one_bit_adam_with = slamb::one_bit_adam<thread_communicator, Compressor>;
 /// With a warm-up of one step, by a schedule that could end earlier: plans need a warm-up of known length.
 template <class Compressor>
 void check_quantizer(const Compressor& compressor) {
-  using optimizer = slamb::basic_one_bit<Compressor, slamb::two_sided<>, slamb::unit_trust_ratio, thread_communicator,
-                                         host_backend, slamb::automatic_warm_up>;
+  using optimizer = slamb::one_bit_adam<Compressor, slamb::automatic_warm_up, thread_communicator>;
   const typename one_bit_adam_with<Compressor>::options_type fixed{.warm_up = {1}, .compressor = compressor};
   check_plans(3, fixed, test_support::maker_of<optimizer>({.warm_up = {.most_steps = 1}, .compressor = compressor}));
 }
 
 template <class Compressor, class ErrorFeedback>
-using lamb_with =
-    slamb::basic_lamb<Compressor, ErrorFeedback, slamb::layerwise_trust_ratio, thread_communicator, host_backend>;
+using lamb_with = slamb::lamb<Compressor, ErrorFeedback, thread_communicator>;
 
 }  // namespace
 
@@ -179,11 +177,8 @@ TEST_CASE("plan: 1-bit Adam with other quantizers sends the planned bytes") {
 }
 
 TEST_CASE("plan: dense gradients of sixteen bits are planned, with the cuts of either kind of scale") {
-  using one_bit_adam = slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::unit_trust_ratio,
-                                            thread_communicator, host_backend, slamb::fixed_warm_up, slamb::bf16>;
-  using zero_one_adam =
-      slamb::basic_zero_one_adam<slamb::sign, slamb::two_sided<>, thread_communicator, host_backend,
-                                 slamb::exponential_variance_interval, slamb::doubling_local_interval, slamb::fp16>;
+  using one_bit_adam = slamb::one_bit_adam<slamb::dense_in<slamb::bf16>, thread_communicator>;
+  using zero_one_adam = slamb::zero_one_adam<slamb::dense_in<slamb::fp16>, thread_communicator>;
   for (const auto scales : {slamb::scale_sharing::fused, slamb::scale_sharing::per_tensor}) {
     check_plans<one_bit_adam>(5, {.warm_up = {2}, .compressor = {scales}});
     check_plans<zero_one_adam>(12, {.variance_schedule = {.freeze_step = 6, .update_scaler = 2},
@@ -195,10 +190,8 @@ TEST_CASE("plan: dense gradients of sixteen bits are planned, with the cuts of e
 }
 
 TEST_CASE("plan: dense gradients of sixteen bits have the memory traffic of AdamW with the same compressor") {
-  using one_bit_adam = slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::unit_trust_ratio,
-                                            thread_communicator, host_backend, slamb::fixed_warm_up, slamb::bf16>;
-  using adamw = slamb::basic_lamb<slamb::bf16, slamb::no_error_feedback, slamb::unit_trust_ratio, thread_communicator,
-                                  host_backend>;
+  using one_bit_adam = slamb::one_bit_adam<slamb::dense_in<slamb::bf16>, thread_communicator>;
+  using adamw = slamb::adamw<slamb::bf16, slamb::no_error_feedback, thread_communicator>;
   const std::vector<slamb::plan::tensor_shape> shapes{{100'000}};
   for (const double c : {1.0, std::numeric_limits<double>::infinity()})
     for (const int ranks : {1, 2, 8}) {

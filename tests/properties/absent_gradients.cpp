@@ -235,9 +235,8 @@ TEST_CASE("absent gradients: a tensor that never has one changes nothing for the
   };
   // Scales by tensor, and no server error: its place depends on the sizes of all tensors.
   using slamb::residual;
-  using one_bit_adam =
-      slamb::basic_one_bit<slamb::sign, residual<>, slamb::unit_trust_ratio, thread_communicator, slamb::host_backend>;
-  using zero_one = slamb::basic_zero_one_adam<slamb::sign, residual<>, thread_communicator, slamb::host_backend>;
+  using one_bit_adam = slamb::one_bit_adam<residual<>, thread_communicator>;
+  using zero_one = slamb::zero_one_adam<residual<>, thread_communicator>;
   constexpr auto per_tensor = slamb::scale_sharing::per_tensor;
   check(maker_of<slamb::lamb<thread_communicator>>({}));
   check(maker_of<slamb::slamb<thread_communicator>>({.local_steps = 0, .dense_below = 20}));

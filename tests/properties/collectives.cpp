@@ -190,8 +190,7 @@ handed handed_by(const experiment& e, const typename Optimizer::options_type& op
 }
 
 template <class Compressor>
-using measured_lamb = slamb::basic_lamb<Compressor, slamb::two_sided<>, slamb::layerwise_trust_ratio,
-                                        measuring_communicator, slamb::host_backend>;
+using measured_lamb = slamb::lamb<Compressor, slamb::two_sided<>, measuring_communicator>;
 
 constexpr int ranks_that_allocate = 2;
 

@@ -13,8 +13,7 @@ using test_support::missed;
 using test_support::reached;
 
 template <class Compressor, class ErrorFeedback, class TrustRatio>
-using recipe =
-    slamb::basic_lamb<Compressor, ErrorFeedback, TrustRatio, slamb::thread_communicator, slamb::host_backend>;
+using recipe = slamb::lamb<Compressor, ErrorFeedback, TrustRatio, slamb::thread_communicator>;
 
 template <class ErrorFeedback, class Compressor>
 double left_of_lamb(const Compressor& c) {

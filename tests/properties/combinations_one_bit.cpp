@@ -20,14 +20,14 @@ using test_support::reached;
 // The warm-up of slamb_train. It looks at the variance only after 1000 steps.
 template <class ErrorFeedback, class TrustRatio, class Compressor>
 double left_of_one_bit(const Compressor& c) {
-  return left_after<slamb::basic_one_bit<Compressor, ErrorFeedback, TrustRatio, thread_communicator, host_backend,
-                                         slamb::automatic_warm_up>>(
+  return left_after<
+      slamb::one_bit_adam<Compressor, ErrorFeedback, TrustRatio, slamb::automatic_warm_up, thread_communicator>>(
       {.weight_decay = 0.0, .warm_up = {.least_steps = 100, .most_steps = 100}, .compressor = c}, 0.01);
 }
 
 template <class ErrorFeedback, class Compressor>
 double left_of_zero_one(const Compressor& c) {
-  return left_after<slamb::basic_zero_one_adam<Compressor, ErrorFeedback, thread_communicator, host_backend>>(
+  return left_after<slamb::zero_one_adam<Compressor, ErrorFeedback, thread_communicator>>(
       {.weight_decay = 0.0, .variance_schedule = {100, 4}, .local_schedule = {100, 4}, .compressor = c}, 0.01);
 }
 

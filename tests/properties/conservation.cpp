@@ -133,8 +133,7 @@ template <class ErrorFeedback, class Q>
 deviations find_deviations(const Q& plain, int world, bool worker = ErrorFeedback::worker_state,
                            bool server_side = ErrorFeedback::server_state) {
   using quantizer = transparent<Q>;
-  using optimizer = slamb::basic_zero_one_adam<quantizer, ErrorFeedback, listening_communicator, slamb::host_backend,
-                                               no_refresh, slamb::doubling_local_interval>;
+  using optimizer = slamb::zero_one_adam<quantizer, ErrorFeedback, no_refresh, listening_communicator>;
   const model tensors{{200}, {1}, {0}, {700}, {129}, {3}};
   const experiment e = test_support::make_experiment(tensors, static_cast<std::uint64_t>(150 + world), world, 5);
   const std::size_t n = e.start.size();

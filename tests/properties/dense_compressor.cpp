@@ -42,18 +42,14 @@ using test_support::trajectory;
 constexpr double tolerance = 1e-5;
 
 template <class Dense, class Backend = host_backend>
-using one_bit_adam = slamb::basic_one_bit<sign, two_sided<>, slamb::unit_trust_ratio, thread_communicator, Backend,
-                                          slamb::fixed_warm_up, Dense>;
+using one_bit_adam = slamb::one_bit_adam<slamb::dense_in<Dense>, thread_communicator, Backend>;
 template <class Dense, class Backend = host_backend>
-using one_bit_lamb = slamb::basic_one_bit<sign, two_sided<>, slamb::frozen_trust_ratio, thread_communicator, Backend,
-                                          slamb::fixed_warm_up, Dense>;
+using one_bit_lamb = slamb::one_bit_lamb<slamb::dense_in<Dense>, thread_communicator, Backend>;
 template <class Dense, class Backend = host_backend>
-using zero_one_adam =
-    slamb::basic_zero_one_adam<sign, two_sided<>, thread_communicator, Backend, slamb::exponential_variance_interval,
-                               slamb::doubling_local_interval, Dense>;
+using zero_one_adam = slamb::zero_one_adam<slamb::dense_in<Dense>, thread_communicator, Backend>;
 
-static_assert(std::is_same_v<one_bit_adam<no_compressor>, slamb::one_bit_adam<thread_communicator>>);
-static_assert(std::is_same_v<zero_one_adam<no_compressor>, slamb::zero_one_adam<thread_communicator>>);
+static_assert(std::is_same_v<one_bit_adam<no_compressor>::recipe_type, slamb::one_bit_adam<>::recipe_type>);
+static_assert(std::is_same_v<zero_one_adam<no_compressor>::recipe_type, slamb::zero_one_adam<>::recipe_type>);
 
 template <class Dense>
 const number_format& format_of() {
@@ -306,8 +302,7 @@ TEST_CASE("dense compressor: gradients that have sixteen bits, and their mean to
 }
 
 TEST_CASE("dense compressor: a warm-up has the bits of AdamW with the same compressor, also clipped") {
-  using adamw =
-      slamb::basic_lamb<bf16, slamb::no_error_feedback, slamb::unit_trust_ratio, thread_communicator, host_backend>;
+  using adamw = slamb::adamw<bf16, slamb::no_error_feedback, thread_communicator>;
   using warming = one_bit_adam<bf16>;
   const experiment e = test_support::make_experiment(odd_tensors, 72, 3, 5);
   for (const double c : {0.5, std::numeric_limits<double>::infinity()}) {

@@ -31,8 +31,7 @@ using test_support::trajectory;
 
 using one_bit_lamb = slamb::one_bit_lamb<thread_communicator>;
 using zero_one = slamb::zero_one_adam<thread_communicator>;
-using thrifty_adamw = slamb::basic_lamb<slamb::sign, slamb::residual<slamb::bfloat16>, slamb::unit_trust_ratio,
-                                        thread_communicator, slamb::host_backend>;
+using thrifty_adamw = slamb::adamw<slamb::sign, slamb::residual<slamb::bfloat16>, thread_communicator>;
 using bernoulli = slamb::random_k<slamb::sampling::bernoulli>;
 using bytewise = slamb::slamb<thread_communicator, slamb::chain<bernoulli, slamb::int8>>;
 using told = slamb::slamb<thread_communicator, slamb::chain<slamb::explicit_mask, slamb::int8>>;
@@ -160,10 +159,8 @@ TEST_CASE("edge cases: 64 ranks exchange one element, and ranks with an empty ch
 TEST_CASE("edge cases: an empty encoded payload equals no payload") {
   // Selects every 2^32nd element, of 9000.
   const experiment e = make_experiment({{9000}, {300}}, 176, 3, 6);
-  const auto nothing =
-      train_and_ask<slamb::basic_slamb<test_support::nothing_ever, slamb::local_momentum, slamb::rescaled_trust_ratio<>,
-                                       thread_communicator, slamb::host_backend>>(e,
-                                                                                  {.local_steps = 2, .dense_below = 0});
+  const auto nothing = train_and_ask<slamb::slamb<test_support::nothing_ever, thread_communicator>>(
+      e, {.local_steps = 2, .dense_below = 0});
   const auto encoded =
       train_and_ask<bytewise>(e, {.local_steps = 2, .dense_below = 0, .compressor = {{.k = 0x1p-32}, {}}});
   CHECK(test_support::same_bits(encoded.first, nothing.first));

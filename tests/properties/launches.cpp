@@ -156,8 +156,7 @@ struct same_answer {
   void advance(state_type& /*state*/) const {}
 };
 
-using zero_one_adam = slamb::basic_zero_one_adam<slamb::sign, slamb::two_sided<>, communicator, recorded_backend,
-                                                 one_refresh, same_answer>;
+using zero_one_adam = slamb::zero_one_adam<one_refresh, same_answer, communicator, recorded_backend>;
 
 }  // namespace
 

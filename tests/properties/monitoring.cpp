@@ -216,7 +216,7 @@ void check_cost(const typename Optimizer::options_type& options, int compressed_
 }
 
 template <class Compressor, class ErrorFeedback, class Communicator = self_communicator, class Backend = host_backend>
-using lamb = slamb::basic_lamb<Compressor, ErrorFeedback, slamb::layerwise_trust_ratio, Communicator, Backend>;
+using lamb = slamb::lamb<Compressor, ErrorFeedback, Communicator, Backend>;
 
 }  // namespace
 

@@ -45,21 +45,18 @@ using test_support::train_saving;
 
 using lamb = slamb::lamb<thread_communicator>;
 using sparse = slamb::slamb<thread_communicator, slamb::random_k<slamb::sampling::bernoulli>>;
-using signed_adamw = slamb::basic_lamb<slamb::sign, slamb::two_sided<>, slamb::unit_trust_ratio, thread_communicator,
-                                       slamb::host_backend>;
+using signed_adamw = slamb::adamw<slamb::sign, thread_communicator>;
 using one_bit_adam = slamb::one_bit_adam<thread_communicator>;
 using one_bit_lamb = slamb::one_bit_lamb<thread_communicator>;
 using zero_one = slamb::zero_one_adam<thread_communicator>;
 
-using thrifty_adamw = slamb::basic_lamb<slamb::sign, slamb::two_sided<slamb::bfloat16>, slamb::unit_trust_ratio,
-                                        thread_communicator, slamb::host_backend>;
-using sparse_adamw = slamb::basic_lamb<slamb::random_k<>, slamb::residual<>, slamb::unit_trust_ratio,
-                                       thread_communicator, slamb::host_backend>;
+using thrifty_adamw = slamb::adamw<slamb::sign, slamb::two_sided<slamb::bfloat16>, thread_communicator>;
+using sparse_adamw = slamb::adamw<slamb::random_k<>, thread_communicator>;
 using round_robin = slamb::slamb<thread_communicator>;
 using largest = slamb::slamb<thread_communicator, slamb::top_k>;
 using bytewise = slamb::slamb<thread_communicator, slamb::chain<slamb::random_k<>, slamb::int8>>;
-using self_timed_lamb = slamb::basic_one_bit<slamb::sign, slamb::residual<slamb::bfloat16>, slamb::frozen_trust_ratio,
-                                             thread_communicator, slamb::host_backend, slamb::automatic_warm_up>;
+using self_timed_lamb =
+    slamb::one_bit_lamb<slamb::residual<slamb::bfloat16>, slamb::automatic_warm_up, thread_communicator>;
 
 using bytes = std::vector<std::byte>;
 
@@ -700,8 +697,7 @@ TEST_CASE("saved_state: errors that are not restored are not validated") {
 }
 
 TEST_CASE("saved_state: after a load that fails halfway, the optimizer takes no step") {
-  using optimizer = slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::unit_trust_ratio, thread_communicator,
-                                         slamb::host_backend, lost_warm_up>;
+  using optimizer = slamb::one_bit_adam<lost_warm_up, thread_communicator>;
   const model tensors{{5}, {33}};
   bool is_lost = false;
   const optimizer_maker make = maker_of<optimizer>({.compress_single_rank = true, .warm_up = {&is_lost}});
@@ -794,20 +790,18 @@ TEST_CASE("saved_state: errors of other chunks are rejected, and dropped if requ
 }
 
 TEST_CASE("saved_state: errors of other ranks are cleared by copies, also in the host's memory") {
-  struct one_rank {
-    int number;
-    int rank() const { return number; }
-    static int size() { return 2; }
+  struct waits_for_nothing final : slamb::detail::stream_waiter {
+    void wait(slamb::detail::any_stream /*stream*/) const override {}
   };
-  struct only_copies {
-    using ranks_type = one_rank;
-    static void wait(const one_rank& /*ranks*/) {}
-    static void upload(std::span<const std::byte> from, std::span<std::byte> to) {
+  struct only_copies final : slamb::detail::backend_memory {
+    void wait(const slamb::detail::stream_waiter& /*ranks*/) const override {}
+    void upload_bytes(std::span<const std::byte> from, std::span<std::byte> to) const override {
       REQUIRE(from.size() <= to.size());
       std::copy(from.begin(), from.end(), to.begin());
     }
-    static void download(std::span<const std::byte> from, std::span<std::byte> to, const one_rank& /*ranks*/) {
-      upload(from, to);
+    void download(std::span<const std::byte> from, std::span<std::byte> to,
+                  const slamb::detail::stream_waiter& /*ranks*/) const override {
+      upload_bytes(from, to);
     }
   };
   std::vector<std::byte> errors((std::size_t{2} << 20U) + 3, std::byte{7});
@@ -817,13 +811,14 @@ TEST_CASE("saved_state: errors of other ranks are cleared by copies, also in the
     part("nothing", {}, slamb::detail::state_part::errors);
     part("common", common, slamb::detail::state_part::common);
   };
-  only_copies executor;
+  const only_copies memory;
+  const waits_for_nothing waiter;
   const slamb::detail::state_kind kind{};
-  const bytes saved = slamb::detail::save_parts(executor, kind, one_rank{0}, visit);
+  const bytes saved = slamb::detail::save_parts(memory, kind, {0, 2, waiter}, visit);
   common.assign(common.size(), std::byte{2});
   bool is_restoring = true;
-  slamb::detail::restore_parts(executor, kind, one_rank{1}, slamb::detail::source_in(saved), {.from_other_ranks = true},
-                               visit, is_restoring);
+  slamb::detail::restore_parts(memory, kind, {1, 2, waiter}, slamb::detail::source_in(saved),
+                               {.from_other_ranks = true}, visit, is_restoring);
   CHECK_FALSE(is_restoring);
   CHECK(std::count(errors.begin(), errors.end(), std::byte{0}) == std::ssize(errors));
   CHECK(std::count(common.begin(), common.end(), std::byte{1}) == std::ssize(common));

@@ -1,6 +1,7 @@
 // A stand-in for a device that runs behind the host: it emulates kernels only when the host waits for them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -27,6 +28,7 @@ class work_queue {
   std::size_t downloads = 0;      ///< each waits for all enqueued work
   std::size_t waits_for_all = 0;  ///< by the communicator
   std::size_t waits_for_part = 0;
+  std::size_t longest = 0;      ///< the most pieces of work that have waited
   std::size_t bare_waits = 0;   ///< waits for a part, without the communicator
   bool peers_are_gone = false;  ///< the communicator throws when it is asked to wait
   bool reads_fail = false;      ///< the device throws when it is asked to read later
@@ -34,6 +36,14 @@ class work_queue {
   template <class Work>
   void add(Work work) {
     work_.emplace_back(std::move(work));
+    longest = std::max(longest, work_.size());
+  }
+  /// Runs what was added last before all else.
+  void run_last() {
+    const std::function<void()> last = std::move(work_.back());
+    work_.pop_back();
+    ++done_;
+    last();
   }
   /// Pieces of work: finished ones, and all that were enqueued.
   std::uint64_t done() const noexcept { return done_; }
@@ -136,6 +146,13 @@ class deferred_communicator {
 };
 
 }  // namespace test_support
+
+template <>
+struct slamb::detail::stream_copy<test_support::deferred_stream> {
+  static void run(std::span<const std::byte> from, std::span<std::byte> to, test_support::deferred_stream on) {
+    on.queue->add([from, to] { std::copy(from.begin(), from.end(), to.begin()); });
+  }
+};
 
 /// A late read that completes when the queue reaches it.
 template <class T>

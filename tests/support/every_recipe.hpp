@@ -72,26 +72,20 @@ using communicator = slamb::thread_communicator;
 using slamb::layerwise_trust_ratio;
 
 template <class Compressor, class ErrorFeedback>
-using lamb = slamb::basic_lamb<Compressor, ErrorFeedback, layerwise_trust_ratio, communicator, slamb::host_backend>;
+using lamb = slamb::lamb<Compressor, ErrorFeedback, communicator>;
 template <class Compressor>
 using slamb_with = slamb::slamb<communicator, Compressor>;
 
-using with_differences = slamb::basic_slamb<slamb::random_k<>, slamb::local_momentum, slamb::rescaled_trust_ratio<>,
-                                            communicator, slamb::host_backend, slamb::sync::quantized_difference<>>;
+using with_differences = slamb::slamb<slamb::rescaled_trust_ratio<>, slamb::sync::quantized_difference<>, communicator>;
 
 using byte_chain = slamb::chain<slamb::random_k<>, slamb::int8>;
 using chosen_chain = slamb::chain<slamb::top_k, slamb::int4>;
 using drawn = slamb::random_k<slamb::sampling::bernoulli>;
 using drawn_chain = slamb::chain<drawn, slamb::natural>;
 template <class Compressor, class TrustRatio>
-using automatic = slamb::basic_one_bit<Compressor, slamb::two_sided<>, TrustRatio, communicator, slamb::host_backend,
-                                       slamb::automatic_warm_up>;
-using one_bit_lamb_in_16_bits =
-    slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::frozen_trust_ratio, communicator, slamb::host_backend,
-                         slamb::fixed_warm_up, slamb::bf16>;
-using zero_one_adam_in_16_bits =
-    slamb::basic_zero_one_adam<slamb::sign, slamb::two_sided<>, communicator, slamb::host_backend,
-                               slamb::exponential_variance_interval, slamb::doubling_local_interval, slamb::fp16>;
+using automatic = slamb::one_bit_adam<Compressor, TrustRatio, slamb::automatic_warm_up, communicator>;
+using one_bit_lamb_in_16_bits = slamb::one_bit_lamb<slamb::dense_in<slamb::bf16>, communicator>;
+using zero_one_adam_in_16_bits = slamb::zero_one_adam<slamb::dense_in<slamb::fp16>, communicator>;
 
 }  // namespace detail
 

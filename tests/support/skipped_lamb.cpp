@@ -14,18 +14,15 @@ using adamw = slamb::adamw<failing_communicator, Backend>;
 template <class Backend>
 using lamb = slamb::lamb<failing_communicator, Backend>;
 template <class Backend>
-using lamb_sign =
-    slamb::basic_lamb<slamb::sign, slamb::two_sided<>, layerwise_trust_ratio, failing_communicator, Backend>;
+using lamb_sign = slamb::lamb<slamb::sign, failing_communicator, Backend>;
 template <class Backend>
-using lamb_int8 = slamb::basic_lamb<slamb::int8, residual<>, layerwise_trust_ratio, failing_communicator, Backend>;
+using lamb_int8 = slamb::lamb<slamb::int8, residual<>, failing_communicator, Backend>;
 template <class Backend>
-using lamb_random_k =
-    slamb::basic_lamb<slamb::random_k<>, residual<>, layerwise_trust_ratio, failing_communicator, Backend>;
+using lamb_random_k = slamb::lamb<slamb::random_k<>, failing_communicator, Backend>;
 template <class Backend>
-using lamb_chain = slamb::basic_lamb<chain<slamb::random_k<>, slamb::int8>, residual<>, layerwise_trust_ratio,
-                                     failing_communicator, Backend>;
+using lamb_chain = slamb::lamb<chain<slamb::random_k<>, slamb::int8>, failing_communicator, Backend>;
 template <class Backend>
-using lamb_top_k = slamb::basic_lamb<slamb::top_k, residual<>, layerwise_trust_ratio, failing_communicator, Backend>;
+using lamb_top_k = slamb::lamb<slamb::top_k, failing_communicator, Backend>;
 
 }  // namespace
 

@@ -10,8 +10,7 @@ using one_bit_adam_on = slamb::one_bit_adam<failing_communicator, slamb::sign, B
 template <class Backend>
 using one_bit_lamb_on = slamb::one_bit_lamb<failing_communicator, slamb::sign, Backend>;
 template <class Backend>
-using automatic_on = slamb::basic_one_bit<slamb::sign, slamb::two_sided<>, slamb::frozen_trust_ratio,
-                                          failing_communicator, Backend, slamb::automatic_warm_up>;
+using automatic_on = slamb::one_bit_lamb<slamb::automatic_warm_up, failing_communicator, Backend>;
 template <class Backend>
 using zero_one_on = slamb::zero_one_adam<failing_communicator, slamb::sign, Backend>;
 

@@ -13,7 +13,7 @@
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
-#include "slamb/detail/exchange/tried_collectives.hpp"
+#include "slamb/detail/ranks/probe.hpp"
 
 namespace test_support {
 
@@ -127,8 +127,9 @@ class imagined_peers {
   void all_reduce_sum(std::span<float> values, slamb::host_stream /*stream*/) {
     const int call = calls_++;
     if (call == 0) {
+      const slamb::detail::probe sum = tried(slamb::detail::sums_on_trial({.size = size_}), 0);
       for (std::size_t i = 0; i < values.size(); ++i)
-        for (int peer = 1; peer < size_; ++peer) values[i] += slamb::detail::tried_value(peer, size_, i);
+        for (int peer = 1; peer < size_; ++peer) values[i] += static_cast<float>(slamb::detail::term_of(sum, peer, i));
     } else if (call == 1) {
       return;  // the peers have found no error
     } else if (call < calls_at_construction) {
@@ -144,15 +145,14 @@ class imagined_peers {
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream /*stream*/) {
     const std::span<const std::byte> own = send.first(send.size() / static_cast<std::size_t>(size_));
     if (std::exchange(has_exchanged_, true)) return receive_from_all(own, receive);
-    try_with_peers(tried::all_to_all, own, receive);
+    try_with_peers(0, own, receive);
   }
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream /*stream*/) {
     if (std::exchange(has_gathered_, true)) return receive_from_all(mine, all);
-    try_with_peers(tried::all_gather, mine, all);
+    try_with_peers(1, mine, all);
   }
 
  private:
-  using tried = slamb::detail::collective_fault;
   static constexpr int calls_at_construction = 4;
   static constexpr std::size_t header_floats = 16, fingerprint_bytes = 8;
 
@@ -163,10 +163,17 @@ class imagined_peers {
       all[i] = is_given ? own[i % own.size()] : std::byte{0};
     }
   }
-  void try_with_peers(tried::collective_name use, std::span<const std::byte> own, std::span<std::byte> all) const {
+  /// A call on trial.
+  slamb::detail::probe tried(const std::vector<slamb::detail::probe>& calls, std::size_t number) const {
+    slamb::detail::probes made({.size = size_}, 1);
+    for (const slamb::detail::probe& call : std::span(calls).first(number)) made.add(call);
+    return made.add(calls[number]);
+  }
+  void try_with_peers(std::size_t number, std::span<const std::byte> own, std::span<std::byte> all) const {
+    const slamb::detail::probe p = tried(slamb::detail::bytes_on_trial({.size = size_}, true, false), number);
     std::ranges::copy(own, all.begin());
-    for (int peer = 1; peer < size_; ++peer)
-      slamb::detail::fill(all.subspan(static_cast<std::size_t>(peer) * own.size(), own.size()), use, peer, 0);
+    for (std::size_t i = own.size(); i < all.size(); ++i)
+      all[i] = static_cast<std::byte>(slamb::detail::value_of(p, static_cast<int>(i / own.size()), i % own.size()));
   }
 
   int size_;

@@ -440,8 +440,7 @@ double slamb_error(const TrustRatio& policy, scales_of_tensor scales, int ranks)
 template <class TrustRatio>
 double lamb_error(const TrustRatio& policy, scales_of_tensor scales, int ranks) {
   const quadratic problem(test_support::odd_tensors(least), ranks);
-  using optimizer = slamb::basic_lamb<slamb::no_compressor, slamb::no_error_feedback, TrustRatio,
-                                      slamb::thread_communicator, slamb::host_backend>;
+  using optimizer = slamb::lamb<TrustRatio, slamb::thread_communicator>;
   const auto got = test_support::train_ranks(problem, steps, rate, [&](auto parameters, auto communicator) {
     return optimizer(parameters, {.epsilon = 1e-6, .trust_ratio = policy}, std::move(communicator), {.threads = 1});
   });

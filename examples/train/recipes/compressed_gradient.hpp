@@ -4,20 +4,16 @@
 #include <array>
 #include <cstdint>
 #include <slamb/compressed_lamb.hpp>
-#include <type_traits>
 
 #include "compressors.hpp"
 #include "recipe.hpp"
 
 namespace train {
 
-/// With a sparsifier, the rank keeps the elements that it does not send. With a quantizer, both sides keep the compression
-/// error.
 template <class TrustRatio, auto MakeCompressor>
 optimizer_maker make_with_compressed_gradient(const settings& chosen, std::uint64_t seed) {
   using compressor = compressor_made_by<MakeCompressor>;
-  using error_feedback = std::conditional_t<slamb::quantizer<compressor>, slamb::two_sided<>, slamb::residual<>>;
-  using optimizer = slamb::basic_lamb<compressor, error_feedback, TrustRatio, rank_communicator, rank_backend>;
+  using optimizer = slamb::lamb<compressor, TrustRatio, rank_communicator, rank_backend>;
   return maker_of<optimizer>({.weight_decay = chosen.weight_decay, .compressor = MakeCompressor(chosen, seed)}, seed);
 }
 

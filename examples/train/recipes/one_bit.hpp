@@ -23,8 +23,8 @@ inline slamb::automatic_warm_up make_warm_up(const settings& chosen) {
 
 template <class TrustRatio, auto MakeCompressor>
 optimizer_maker make_one_bit(const settings& chosen, std::uint64_t seed) {
-  using optimizer = slamb::basic_one_bit<compressor_made_by<MakeCompressor>, slamb::two_sided<>, TrustRatio,
-                                         rank_communicator, rank_backend, slamb::automatic_warm_up>;
+  using optimizer = slamb::one_bit_adam<compressor_made_by<MakeCompressor>, TrustRatio, slamb::automatic_warm_up,
+                                        rank_communicator, rank_backend>;
   return maker_of<optimizer>({.epsilon = chosen.one_bit_epsilon.value_or(typename optimizer::options_type().epsilon),
                               .weight_decay = chosen.weight_decay,
                               .update_bound = chosen.bound_of_updates(),

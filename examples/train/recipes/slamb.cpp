@@ -64,8 +64,7 @@ constexpr std::array<combination, 5> all_auto{{{"random_k", make_auto<make_rando
 
 template <auto MakeCompressor>
 optimizer_maker make_by_differences(const settings& chosen, std::uint64_t seed) {
-  using optimizer =
-      slamb::sync::slamb_by_differences<rank_communicator, compressor_made_by<MakeCompressor>, rank_backend>;
+  using optimizer = slamb::slamb_by_differences<rank_communicator, compressor_made_by<MakeCompressor>, rank_backend>;
   return maker_of<optimizer>({.weight_decay = chosen.weight_decay,
                               .update_bound = chosen.bound_of_updates(),
                               .local_steps = static_cast<std::int64_t>(chosen.difference_interval()),

@@ -13,42 +13,16 @@
 
 #include "slamb/communicator/self_communicator.hpp"
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/detail/collectives.hpp"
 #include "slamb/core/statistics.hpp"
 
 namespace slamb {
 
 namespace detail {
 
-/// The collectives that the library's recipes call, of a Communicator of unknown type.
-template <class Stream>
-class collectives {
- public:
-  collectives() = default;
-  collectives(const collectives&) = delete;
-  collectives& operator=(const collectives&) = delete;
-  virtual ~collectives() = default;
-
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  virtual void all_reduce_sum(std::span<float> values, Stream stream) = 0;
-  virtual void broadcast(std::span<std::byte> values, int root, Stream stream) = 0;
-  virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Stream stream) = 0;
-  virtual void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, Stream stream) = 0;
-  virtual bool has(collective kind) const = 0;
-  virtual bool joins_nodes() const noexcept = 0;
-  virtual int local_rank() const = 0;
-  virtual int local_size() const = 0;
-  virtual void all_reduce_in_node(std::span<float> values, Stream stream) = 0;
-  virtual void wait(Stream stream) = 0;
-  virtual void check() = 0;
-  virtual void abort(const std::string& reason) = 0;
-  virtual const std::type_info& type() const noexcept = 0;
-  virtual const void* held() const noexcept = 0;
-};
-
 /// Forwards the collectives to a C, which it owns.
 template <class C, class Stream>
-class collectives_of final : public collectives<Stream> {
+class collectives_of final : public collectives {
  public:
   static_assert(
       !requires(const C& c) { c.local_size(); } || capability::has_all_reduce_in_node<C, Stream>,
@@ -61,25 +35,27 @@ class collectives_of final : public collectives<Stream> {
   int rank() const override { return static_cast<int>(held_.rank()); }
   int size() const override { return static_cast<int>(held_.size()); }
 
-  void all_reduce_sum(std::span<float> values, Stream stream) override { held_.all_reduce_sum(values, stream); }
+  void all_reduce_sum(std::span<float> values, any_stream stream) override {
+    held_.all_reduce_sum(values, stream.as<Stream>());
+  }
   void broadcast([[maybe_unused]] std::span<std::byte> values, [[maybe_unused]] int root,
-                 [[maybe_unused]] Stream stream) override {
+                 [[maybe_unused]] any_stream stream) override {
     if constexpr (can_broadcast)
-      held_.broadcast(values, root, stream);
+      held_.broadcast(values, root, stream.as<Stream>());
     else
       throw_missing("broadcast(std::span<std::byte>, root, stream)");
   }
   void all_gather([[maybe_unused]] std::span<const std::byte> mine, [[maybe_unused]] std::span<std::byte> all,
-                  [[maybe_unused]] Stream stream) override {
+                  [[maybe_unused]] any_stream stream) override {
     if constexpr (can_gather)
-      held_.all_gather(mine, all, stream);
+      held_.all_gather(mine, all, stream.as<Stream>());
     else
       throw_missing("all_gather(std::span<const std::byte>, std::span<std::byte>, stream)");
   }
   void all_to_all([[maybe_unused]] std::span<const std::byte> send, [[maybe_unused]] std::span<std::byte> receive,
-                  [[maybe_unused]] Stream stream) override {
+                  [[maybe_unused]] any_stream stream) override {
     if constexpr (can_exchange)
-      held_.all_to_all(send, receive, stream);
+      held_.all_to_all(send, receive, stream.as<Stream>());
     else
       throw_missing("all_to_all(std::span<const std::byte>, std::span<std::byte>, stream)");
   }
@@ -98,12 +74,13 @@ class collectives_of final : public collectives<Stream> {
     else
       return 1;
   }
-  void all_reduce_in_node([[maybe_unused]] std::span<float> values, [[maybe_unused]] Stream stream) override {
-    if constexpr (has_nodes) held_.all_reduce_in_node(values, stream);
+  void all_reduce_in_node([[maybe_unused]] std::span<float> values, [[maybe_unused]] any_stream stream) override {
+    if constexpr (has_nodes) held_.all_reduce_in_node(values, stream.as<Stream>());
   }
 
-  void wait([[maybe_unused]] Stream stream) override {
-    if constexpr (has_wait<C, Stream>) held_.wait(stream);
+  void wait([[maybe_unused]] any_stream stream) const override {
+    if constexpr (has_wait<C, Stream>)
+      const_cast<C&>(held_).wait(stream.as<Stream>());  // optimizers wait in const functions
   }
   void check() override {
     if constexpr (has_check<C>) held_.check();
@@ -163,7 +140,13 @@ class any_communicator {
   template <class C>
   requires(!std::same_as<C, any_communicator> &&
            capability::has_all_reduce_sum<C, float, Stream>) explicit any_communicator(C communicator)
-      : held_(std::make_unique<detail::collectives_of<C, Stream>>(std::move(communicator))) {}
+      : held_(std::make_shared<detail::collectives_of<C, Stream>>(std::move(communicator))) {}
+
+  any_communicator(any_communicator&&) noexcept = default;
+  any_communicator& operator=(any_communicator&&) noexcept = default;
+  any_communicator(const any_communicator&) = delete;
+  any_communicator& operator=(const any_communicator&) = delete;
+  ~any_communicator() = default;
 
   int rank() const { return held().rank(); }
   int size() const { return held().size(); }
@@ -198,6 +181,14 @@ class any_communicator {
   /// Fails with `reason`, and reports it to the peers.
   void abort(const std::string& reason) { held().abort(reason); }
 
+  /// For the library. @{
+  operator const detail::stream_waiter&() const { return held(); }  // NOLINT(google-explicit-constructor)
+  std::shared_ptr<detail::collectives> share() const {
+    static_cast<void>(held());  // throws if it is empty
+    return held_;
+  }
+  /// @}
+
   /// The held Communicator.
   /// @throws std::bad_cast if its type is not C
   template <class C>
@@ -215,14 +206,14 @@ class any_communicator {
   }
 
  private:
-  detail::collectives<Stream>& held() const {
+  detail::collectives& held() const {
     if (held_ == nullptr)
       throw std::logic_error(
           "slamb: an any_communicator was used after it was moved from; each optimizer needs its own Communicator");
     return *held_;
   }
 
-  std::unique_ptr<detail::collectives<Stream>> held_;
+  std::shared_ptr<detail::collectives> held_;  // shared with the core of the optimizer that owns this object
 };
 
 static_assert(capability::has_all_reduce_sum<any_communicator<>, float>);

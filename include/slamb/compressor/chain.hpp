@@ -9,8 +9,8 @@
 
 namespace slamb {
 
-/// Sends the elements that `Sparsifier` selects, quantized by `Quantizer`. `slamb<Communicator, chain<random_k<>, int8>>` is
-/// SLAMB with a payload of bytes.
+/// Sends the elements that `Sparsifier` selects, quantized by `Quantizer`. `slamb<chain<random_k<>, int8>>` is SLAMB
+/// with a payload of bytes.
 ///
 /// The selected elements of all tensors, end to end, are one signal. The quantizer has one scale for all of it or one for each
 /// block. Tensors that are always exchanged dense are quantized too. The compression error of the signal is kept with the

@@ -20,6 +20,14 @@
 #define SLAMB_VERSION_MINOR 1
 #define SLAMB_VERSION_PATCH 0
 
+// The library is header-only. With SLAMB_SEPARATE_COMPILATION, functions that are no templates are only declared in headers, and a
+// program must compile slamb/impl/source.hpp in one of its sources, or link slamb::compiled.
+#if defined(SLAMB_SEPARATE_COMPILATION)
+#define SLAMB_DECL
+#else
+#define SLAMB_DECL inline
+#endif
+
 // Element functions are plain inline functions; under nvcc they are compiled for the device as well.
 #if defined(__CUDACC__)
 #define SLAMB_HOST_DEVICE __host__ __device__

@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/core/detail/consistency_check.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/core/parameter.hpp"
 #include "slamb/core/real.hpp"
 #include "slamb/core/statistics.hpp"
 #include "slamb/detail/exchange/consistency.hpp"
 #include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/ranks/consistency_check.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/learning_rates.hpp"
 #include "slamb/optimizer/detail/optimizer_context.hpp"
@@ -70,9 +70,11 @@ class chosen_optimizer : public optimizer {
   using communicator_type = typename Dense::communicator_type;
   using backend_type = typename Dense::backend_type;
 
-  static_assert(std::same_as<communicator_type, typename Compressed::communicator_type> &&
-                    std::same_as<backend_type, typename Compressed::backend_type>,
-                "slamb: both optimizers of choose must have the same Communicator and the same Backend");
+  static_assert(
+      std::same_as<communicator_type, typename Compressed::communicator_type> &&
+          std::same_as<backend_type, typename Compressed::backend_type>,
+      "slamb: both optimizers of choose must have the same Communicator, named in both or in neither, and the same "
+      "Backend");
 
   /// Constructs the optimizer that `made` names; see `choose`.
   /// @param saved  a state to continue from; empty: none
@@ -178,24 +180,23 @@ consistency_check facts_of_choice(const choose_options& how, choose_options::kee
 
 /// Times both optimizers, in turn.
 /// @param elements  elements of the parameters, > 0
-template <class Dense, class Compressed, class Ranks, class Backend, class Executor, class Clock>
+template <class Dense, class Compressed, class Ranks, class Backend, class Clock>
 statistics::choice_type choice_by_trial(std::span<const parameter> parameters, std::uint64_t elements,
                                         const typename Dense::options_type& dense_options,
                                         const typename Compressed::options_type& compressed_options, Ranks& ranks,
-                                        const Backend& backend, const Executor& executor, const choose_options& how,
+                                        const Backend& backend, const machine& on, const choose_options& how,
                                         Clock& clock) {
   const double part =
       elements <= how.most_elements ? 1.0 : static_cast<double>(how.most_elements) / static_cast<double>(elements);
-  const allocator memory = allocator_of(backend);
   trial<Dense> dense(dense_options, part, how.training_steps);
   trial<Compressed> compressed(compressed_options, part, how.training_steps);
-  const synthetic_model model(parameters, part, executor, memory);
+  const synthetic_model model(parameters, part, on);
   for (std::uint64_t round = 0; round < how.rounds; ++round) {
     dense.run(ranks, model, backend, how.steps, clock);
     compressed.run(ranks, model, backend, how.steps, clock);
   }
-  const typical_time of_dense = dense.time(ranks, executor, memory);
-  const typical_time of_compressed = compressed.time(ranks, executor, memory);
+  const typical_time of_dense = dense.time(host_ranks(*ranks.share(), on).inter_node());
+  const typical_time of_compressed = compressed.time(host_ranks(*ranks.share(), on).inter_node());
   const double scale = static_cast<double>(elements) / static_cast<double>(model.elements());
   return {.is_compressed = of_compressed.seconds + of_compressed.deviation <
                            rounded_product(1.0 - how.margin, of_dense.seconds) - of_dense.deviation,
@@ -204,6 +205,11 @@ statistics::choice_type choice_by_trial(std::span<const parameter> parameters, s
           .trial_steps = how.rounds * how.steps,
           .trial_elements = model.elements()};
 }
+
+/// True if an Optimizer takes ranks of any type, and `Ranks` is not the one that it holds them in.
+template <class Optimizer, class Ranks>
+concept differs_from_held =
+    Optimizer::takes_any_communicator && !std::same_as<Ranks, typename Optimizer::communicator_type>;
 
 /// `choose` with any clock: clock() returns seconds, as a double.
 template <class Dense, class Compressed, class Clock>
@@ -218,21 +224,21 @@ chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const par
   backend.validate();
   using precision = typename precision_of<typename Dense::backend_type>::type;
   const auto require_room = [&backend](const layout& all) {
-    require_room_for_state(all, backend, Dense::recipe_type::state_type::template stored<precision>);
+    require_room_for_state(all, allocator_of(backend), Dense::recipe_type::state_type::template stored<precision>);
   };
   const std::uint64_t elements =
       layout(parameters, dense_options.weight_decay, precision::takes_types, require_room).elements();
   const choose_options::keep_rule rule = rule_of<Dense, Compressed>(how);
-  const auto executor = backend.make_executor(0);  // for copies alone
+  const machine_on<typename Dense::backend_type> on(backend, 0);  // for copies alone
   using communicator_type = typename Dense::communicator_type;
   any_communicator<typename Dense::backend_type::stream_type> ranks(std::move(communicator));
   require_rank(ranks.rank(), ranks.size());
-  require_consistent_ranks(facts_of_choice<Dense, Compressed>(how, rule, parameters.size(), elements), ranks, executor,
-                           allocator_of(backend));
+  require_consistent_ranks(facts_of_choice<Dense, Compressed>(how, rule, parameters.size(), elements), *ranks.share(),
+                           on);
   statistics::choice_type made{.is_compressed = rule == choose_options::keep_rule::compressed};
   if (rule == choose_options::keep_rule::measure && ranks.size() > 1 && elements > 0)
     made = choice_by_trial<Dense, Compressed>(parameters, elements, dense_options, compressed_options, ranks, backend,
-                                              executor, how, clock);
+                                              on, how, clock);
   return chosen_optimizer<Dense, Compressed>(made, parameters, dense_options, compressed_options,
                                              std::move(ranks.template get<communicator_type>()), std::move(backend),
                                              how.saved, how.restore);
@@ -266,6 +272,16 @@ chosen_optimizer<Dense, Compressed> choose(std::span<const parameter> parameters
                                            const choose_options& how = {}, typename Dense::backend_type backend = {}) {
   return detail::choose_by<Dense, Compressed>(detail::steady_seconds{}, parameters, dense_options, compressed_options,
                                               std::move(communicator), how, std::move(backend));
+}
+/// The same for optimizers whose types do not name their Communicator, which may have any type.
+template <class Dense, class Compressed, class Ranks = self_communicator>
+requires detail::differs_from_held<Dense, Ranks> chosen_optimizer<Dense, Compressed> choose(
+    std::span<const parameter> parameters, const typename Dense::options_type& dense_options,
+    const typename Compressed::options_type& compressed_options, Ranks communicator = {},
+    const choose_options& how = {}, typename Dense::backend_type backend = {}) {
+  return choose<Dense, Compressed>(parameters, dense_options, compressed_options,
+                                   detail::ranks_for<typename Compressed::recipe_type>(std::move(communicator)), how,
+                                   std::move(backend));
 }
 
 }  // namespace slamb

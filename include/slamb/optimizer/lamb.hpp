@@ -13,15 +13,15 @@
 
 #include "slamb/backend/host/host_backend.hpp"
 #include "slamb/communicator/detail/requirements.hpp"
-#include "slamb/communicator/self_communicator.hpp"
 #include "slamb/compressor/no_compressor.hpp"
 #include "slamb/core/concepts.hpp"
+#include "slamb/detail/exchange/norms.hpp"
 #include "slamb/detail/pass/layout.hpp"
-#include "slamb/error_feedback/no_error_feedback.hpp"
 #include "slamb/optimizer/detail/dense_gradient.hpp"
 #include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/optimizer_over.hpp"
 #include "slamb/optimizer/detail/recipe_base.hpp"
+#include "slamb/optimizer/detail/roles.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
 #include "slamb/trust_ratio/layerwise_trust_ratio.hpp"
@@ -29,7 +29,7 @@
 
 namespace slamb {
 
-/// Options of `basic_lamb`.
+/// Options of `lamb` and `adamw`.
 template <class Compressor, class ErrorFeedback, class TrustRatio>
 struct lamb_options {
   double beta1 = 0.9;                                                ///< in [0, 1)
@@ -51,7 +51,7 @@ struct lamb_options {
 
 namespace detail {
 
-/// `basic_lamb` on ranks of any Communicator.
+/// `lamb` on ranks of any Communicator.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, class Backend>
 class lamb_recipe final : public recipe_with_state<Backend, lamb_options<Compressor, ErrorFeedback, TrustRatio>,
                                                    array::momentum, array::variance> {
@@ -80,7 +80,7 @@ class lamb_recipe final : public recipe_with_state<Backend, lamb_options<Compres
 
   statistics report(bool with_norms) const override {
     statistics all = context_.report();
-    if (with_norms) all.norm = norms_of(context_, view());
+    if (with_norms) all.norm = norms_of(context_, any_view_of(view()));
     exchange_.report(context_, with_norms, all);
     return all;
   }
@@ -128,26 +128,29 @@ class lamb_recipe final : public recipe_with_state<Backend, lamb_options<Compres
   std::vector<tensor_batch> batches_;
 };
 
-/// The recipe of `basic_lamb`, if its template arguments fit.
-template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
-struct lamb_recipe_of {
-  using type = no_recipe;
-};
-template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
-          backend Backend>
-struct lamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend> {
-  using type = lamb_recipe<Compressor, ErrorFeedback, TrustRatio, Backend>;
+/// The policies of `lamb` and `adamw`.
+template <class DefaultTrustRatio, class... Policies>
+struct lamb_policies {
+  using own_roles = roles<compressor_role, error_feedback_role, trust_ratio_role, communicator_role, backend_role>;
+  static_assert((is_policy<Policies, own_roles>::value && ...));
+
+  using compressor_type = policy_of<compressor_role, no_compressor, Policies...>;
+  using backend_type = policy_of<backend_role, host_backend, Policies...>;
+  using recipe_type =
+      lamb_recipe<compressor_type, policy_of<error_feedback_role, feedback_for<compressor_type>, Policies...>,
+                  policy_of<trust_ratio_role, DefaultTrustRatio, Policies...>, backend_type>;
+  using communicator_type = policy_of<communicator_role, typename recipe_type::ranks_type, Policies...>;
 };
 
 }  // namespace detail
 
-/// Exchanges the gradient.
+/// LAMB: every tensor at a rate proportional to its norm. Exchanges the gradient.
 ///
 ///     m ← β1 m + (1−β1) g          v ← β2 v + (1−β2) g²
 ///     u = m̂/(√v̂ + ε) + λ p         p_l ← p_l − γ φ_l u_l
 ///
 /// The Compressor decides how the mean g over ranks is exchanged: dense (no_compressor), quantized (a quantizer, with any
-/// ErrorFeedback), or sparse (a sparsifier or a chain, with residual<>).
+/// ErrorFeedback), or sparse (a sparsifier or a chain, with residual<>). Those of the library are in slamb/compressed_lamb.hpp.
 ///
 /// *Memory*: 8 bytes of state a parameter, and 4 of exchange buffer with more than one rank. Compressed: also the errors of
 /// the ErrorFeedback, and the messages.
@@ -157,37 +160,22 @@ struct lamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backe
 /// *Determinism*: the same bits from run to run and on all ranks, for every number of threads.
 /// *Reference*: LAMB, arXiv 1904.00962, algorithm 2; AdamW, arXiv 1711.05101.
 ///
-/// @tparam Compressor, ErrorFeedback, TrustRatio, Communicator, Backend  policies: the concepts of these names
-template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend>
-class basic_lamb
-    : public detail::optimizer_over<
-          typename detail::lamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>::type,
-          Communicator> {
-  static_assert(detail::arguments_fit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>::value);
-
+/// @tparam Policies  in any order, each if it differs from its default: a Compressor (no_compressor), an ErrorFeedback (two_sided<>
+///                   for a quantizer, residual<> for a sparsifier or a chain), a TrustRatio (layerwise_trust_ratio), a
+///                   Communicator (the one that the constructor is given), and a Backend (host_backend)
+template <class... Policies>
+class lamb : public detail::optimizer_of<detail::lamb_policies<layerwise_trust_ratio, Policies...>> {
  public:
-  using basic_lamb::optimizer_over::optimizer_over;
-
-  /// Measures the compression error of the next step: `statistics().compression`. Costs one pass then.
-  void measure_next_step() requires quantizer<Compressor> {
-    const detail::recipe_call call = this->called("measure_next_step()");
-    this->typed("measure_next_step()").measure_next_step();
-  }
-
-  /// The compressor, for one that needs data at each step, such as explicit_mask.
-  Compressor& compressor() requires(requires(Compressor& c) {
-    detail::sparsifier_of(c).require_ready(std::uint64_t{});
-  }) {
-    return this->typed("compressor()").exchange().compressor();
-  }
+  using lamb::optimizer_over::optimizer_over;
 };
 
-/// AdamW: every tensor at the learning rate.
-template <class Communicator = self_communicator, class Backend = host_backend>
-using adamw = basic_lamb<no_compressor, no_error_feedback, unit_trust_ratio, Communicator, Backend>;
-
-/// LAMB: every tensor at a rate proportional to its norm.
-template <class Communicator = self_communicator, class Backend = host_backend>
-using lamb = basic_lamb<no_compressor, no_error_feedback, layerwise_trust_ratio, Communicator, Backend>;
+/// AdamW: as LAMB, but every tensor at the learning rate.
+///
+/// @tparam Policies  as those of `lamb`, with the TrustRatio unit_trust_ratio
+template <class... Policies>
+class adamw : public detail::optimizer_of<detail::lamb_policies<unit_trust_ratio, Policies...>> {
+ public:
+  using adamw::optimizer_over::optimizer_over;
+};
 
 }  // namespace slamb

@@ -11,7 +11,7 @@
 
 #include "slamb/backend/host/host_backend.hpp"
 #include "slamb/communicator/detail/requirements.hpp"
-#include "slamb/communicator/self_communicator.hpp"
+#include "slamb/compressor/dense_in.hpp"
 #include "slamb/compressor/no_compressor.hpp"
 #include "slamb/compressor/sign.hpp"
 #include "slamb/core/concepts.hpp"
@@ -27,6 +27,7 @@
 #include "slamb/optimizer/detail/optimizer_over.hpp"
 #include "slamb/optimizer/detail/quantized_gradient.hpp"
 #include "slamb/optimizer/detail/recipe_base.hpp"
+#include "slamb/optimizer/detail/roles.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
 #include "slamb/schedule/warm_up.hpp"
@@ -37,13 +38,13 @@ namespace slamb {
 
 namespace detail {
 
-/// The policies on which saved states of `basic_one_bit` depend.
+/// The policies on which saved states depend.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class WarmUp>
 struct one_bit_policies {};
 
 }  // namespace detail
 
-/// Options of `basic_one_bit`.
+/// Options of `one_bit_adam` and `one_bit_lamb`.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class WarmUp, class DenseCompressor = no_compressor>
 struct one_bit_options {
   using saved_policies = detail::one_bit_policies<Compressor, ErrorFeedback, TrustRatio, WarmUp>;
@@ -71,7 +72,7 @@ struct one_bit_options {
 
 namespace detail {
 
-/// `basic_one_bit` on ranks of any Communicator.
+/// `one_bit_adam` on ranks of any Communicator.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, class Backend,
           warm_up_schedule WarmUp, dense_compressor DenseCompressor = no_compressor>
 class one_bit_recipe final
@@ -83,8 +84,8 @@ class one_bit_recipe final
   using base::context_, base::options_, base::state_;
 
   static_assert(quantizer<Compressor>,
-                "slamb: basic_one_bit sends every element in few bits; its Compressor must be a quantizer, such as "
-                "sign or int8. Use sparsifiers and chains with basic_slamb or basic_lamb");
+                "slamb: one_bit_adam sends every element in few bits; its Compressor must be a quantizer, such as "
+                "sign or int8. Use sparsifiers and chains with slamb or lamb");
   static_assert(!capability::frozen_ratio<TrustRatio> || TrustRatio::sums_per_segment > 0,
                 "slamb: a frozen trust ratio needs sums_per_segment > 0, because it is computed from sums");
 
@@ -128,7 +129,7 @@ class one_bit_recipe final
   statistics report(bool with_norms) const override {
     statistics all = context_.report();
     if (with_norms) {
-      all.norm = norms_of(context_, view());
+      all.norm = norms_of(context_, any_view_of(view()));
       report_directions<TrustRatio, stopped_variance>(context_, view(), options_, variance(), all);
     }
     all.warm_up = {warm_up_end_, warm_up_.variance_ratio};
@@ -230,7 +231,8 @@ class one_bit_recipe final
   bool warm_up_ends() {
     if (!context_.has_taken_last_step()) return false;
     const std::uint64_t t = context_.steps();
-    const double norm = options_.warm_up.wants_variance_norm(t, options_.beta2) ? variance_norm(context_, view()) : 0.0;
+    const double norm =
+        options_.warm_up.wants_variance_norm(t, options_.beta2) ? variance_norm(context_, any_view_of(view())) : 0.0;
     return options_.warm_up.ends_after(warm_up_, t, norm, options_.beta2);
   }
 
@@ -246,7 +248,7 @@ class one_bit_recipe final
     if constexpr (is_frozen) {
       context_.executor.run(start_fresh_variance{}, view(), context_.all_tiles());
       if (exchange_.is_active(context_))
-        equalize_signals(context_, view(), [this](std::size_t i, double z) { set_signal_scale(i, z); });
+        equalize_signals(context_, any_view_of(view()), [this](std::size_t i, double z) { set_signal_scale(i, z); });
     }
     exchange_.find_active(context_, view().variance);
     is_compressed_ = true;
@@ -316,21 +318,30 @@ class one_bit_recipe final
   std::uint64_t warm_up_end_ = 0;
 };
 
-/// The recipe of `basic_one_bit`, if its template arguments fit.
-template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend, class WarmUp,
-          class DenseCompressor>
-struct one_bit_recipe_of {
-  using type = no_recipe;
+struct warm_up_role {
+  template <class P>
+  static constexpr bool fits = warm_up_schedule<P>;
 };
-template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
-          backend Backend, warm_up_schedule WarmUp, dense_compressor DenseCompressor>
-struct one_bit_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp, DenseCompressor> {
-  using type = one_bit_recipe<Compressor, ErrorFeedback, TrustRatio, Backend, WarmUp, DenseCompressor>;
+
+/// The policies of `one_bit_adam` and `one_bit_lamb`.
+template <class DefaultTrustRatio, class... Policies>
+struct one_bit_policies_of {
+  using own_roles = roles<compressor_role, error_feedback_role, trust_ratio_role, warm_up_role, dense_compressor_role,
+                          communicator_role, backend_role>;
+  static_assert((is_policy<Policies, own_roles>::value && ...));
+
+  using recipe_type = one_bit_recipe<
+      policy_of<compressor_role, sign, Policies...>, policy_of<error_feedback_role, two_sided<>, Policies...>,
+      policy_of<trust_ratio_role, DefaultTrustRatio, Policies...>, policy_of<backend_role, host_backend, Policies...>,
+      policy_of<warm_up_role, fixed_warm_up, Policies...>,
+      typename policy_of<dense_compressor_role, dense_in<no_compressor>, Policies...>::type>;
+  using communicator_type = policy_of<communicator_role, typename recipe_type::ranks_type, Policies...>;
 };
 
 }  // namespace detail
 
-/// Exchanges the dense gradient during a warm-up, and then, with a frozen variance, the quantized momentum.
+/// 1-bit Adam: signs and a scale, with worker and server errors. Exchanges the dense gradient during a warm-up, and then, with a
+/// frozen variance, the quantized momentum.
 ///
 ///     m ← exchange(β1 m + (1−β1) g_i)       p_l ← p_l − γ φ_l (m/(√v + ε) + λ p)
 ///
@@ -346,41 +357,22 @@ struct one_bit_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Ba
 /// *Determinism*: the same bits from run to run and on all ranks after each step.
 /// *Reference*: 1-bit Adam, arXiv 2102.02888, algorithm 1; 1-bit LAMB, arXiv 2104.06069, algorithm 1.
 ///
-/// @tparam Compressor, ErrorFeedback, TrustRatio, Communicator, Backend  policies: the concepts of these names
-/// @tparam WarmUp  warm_up_schedule
-/// @tparam DenseCompressor  no_compressor, or a quantizer that models capability::has_no_scale
-template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend,
-          class WarmUp = fixed_warm_up, class DenseCompressor = no_compressor>
-class basic_one_bit : public detail::optimizer_over<
-                          typename detail::one_bit_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator,
-                                                             Backend, WarmUp, DenseCompressor>::type,
-                          Communicator> {
-  static_assert(detail::arguments_fit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>::value);
-  static_assert(warm_up_schedule<WarmUp>,
-                "slamb: the WarmUp of basic_one_bit must be a warm-up schedule, such as fixed_warm_up or "
-                "automatic_warm_up. It is the sixth template argument of basic_one_bit<Compressor, ErrorFeedback, "
-                "TrustRatio, Communicator, Backend, WarmUp, DenseCompressor>");
-  static_assert(detail::dense_compressor<DenseCompressor>,
-                "slamb: the DenseCompressor of basic_one_bit must be no_compressor or a quantizer without scales, such "
-                "as bf16 or fp16. It is the last template argument of basic_one_bit<Compressor, ErrorFeedback, "
-                "TrustRatio, Communicator, Backend, WarmUp, DenseCompressor>");
-
+/// @tparam Policies  in any order, each if it differs from its default: a Compressor (sign), which is a quantizer; an ErrorFeedback
+///                   (two_sided<>); a TrustRatio (unit_trust_ratio); a WarmUp (fixed_warm_up); dense_in<DenseCompressor>
+///                   (no_compressor); a Communicator (the one that the constructor is given); and a Backend (host_backend)
+template <class... Policies>
+class one_bit_adam : public detail::optimizer_of<detail::one_bit_policies_of<unit_trust_ratio, Policies...>> {
  public:
-  using basic_one_bit::optimizer_over::optimizer_over;
-
-  /// Measures the compression error of the next compressed step: `statistics().compression`. Costs one pass then.
-  void measure_next_step() {
-    const detail::recipe_call call = this->called("measure_next_step()");
-    this->typed("measure_next_step()").measure_next_step();
-  }
+  using one_bit_adam::optimizer_over::optimizer_over;
 };
 
-/// 1-bit Adam: the momentum as signs and a scale, with worker and server errors.
-template <class Communicator = self_communicator, class Compressor = sign, class Backend = host_backend>
-using one_bit_adam = basic_one_bit<Compressor, two_sided<>, unit_trust_ratio, Communicator, Backend>;
-
 /// 1-bit LAMB: 1-bit Adam with LAMB's rate for each tensor.
-template <class Communicator = self_communicator, class Compressor = sign, class Backend = host_backend>
-using one_bit_lamb = basic_one_bit<Compressor, two_sided<>, frozen_trust_ratio, Communicator, Backend>;
+///
+/// @tparam Policies  as those of `one_bit_adam`, with the TrustRatio frozen_trust_ratio
+template <class... Policies>
+class one_bit_lamb : public detail::optimizer_of<detail::one_bit_policies_of<frozen_trust_ratio, Policies...>> {
+ public:
+  using one_bit_lamb::optimizer_over::optimizer_over;
+};
 
 }  // namespace slamb

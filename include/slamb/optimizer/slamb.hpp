@@ -16,10 +16,10 @@
 
 #include "slamb/backend/host/host_backend.hpp"
 #include "slamb/communicator/detail/requirements.hpp"
-#include "slamb/communicator/self_communicator.hpp"
 #include "slamb/compressor/chain.hpp"
 #include "slamb/compressor/random_k.hpp"
 #include "slamb/core/concepts.hpp"
+#include "slamb/detail/exchange/norms.hpp"
 #include "slamb/detail/exchange/sparse.hpp"
 #include "slamb/error_feedback/local_momentum.hpp"
 #include "slamb/optimizer/detail/dense_gradient.hpp"
@@ -29,6 +29,7 @@
 #include "slamb/optimizer/detail/parameter_average.hpp"
 #include "slamb/optimizer/detail/parameter_exchange.hpp"
 #include "slamb/optimizer/detail/recipe_base.hpp"
+#include "slamb/optimizer/detail/roles.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/slamb_passes.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
@@ -38,7 +39,7 @@
 
 namespace slamb {
 
-/// Options of `basic_slamb`.
+/// Options of `slamb` and `slamb_by_differences`.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class ParameterSync = sync::whole_average>
 struct slamb_options {
   double beta1 = 0.9;           ///< in [0, 1)
@@ -66,7 +67,7 @@ struct slamb_options {
 
 namespace detail {
 
-/// `basic_slamb` on ranks of any Communicator.
+/// `slamb` on ranks of any Communicator.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, class Backend,
           sync::parameter_sync ParameterSync = sync::whole_average>
 class slamb_recipe final
@@ -86,14 +87,13 @@ class slamb_recipe final
       "to a device");
   static_assert(
       sparsifier<sparsifier_type> || data_dependent_sparsifier<sparsifier_type>,
-      "slamb: basic_slamb exchanges a part of the momentum; its Compressor must be a sparsifier (at(step) returns a "
+      "slamb: slamb exchanges a part of the momentum; its Compressor must be a sparsifier (at(step) returns a "
       "selection with selects(coordinate)), a data-dependent sparsifier, or a chain of one of these and a quantizer");
   static_assert(ErrorFeedback::keeps_unsent,
-                "slamb: basic_slamb keeps unsent elements in the local momentum; its ErrorFeedback must have "
+                "slamb: slamb keeps unsent elements in the local momentum; its ErrorFeedback must have "
                 "keeps_unsent = true, as local_momentum has");
-  static_assert(
-      !ErrorFeedback::worker_state && !ErrorFeedback::server_state,
-      "slamb: basic_slamb has no error buffers; its ErrorFeedback must have none either, such as local_momentum");
+  static_assert(!ErrorFeedback::worker_state && !ErrorFeedback::server_state,
+                "slamb: slamb has no error buffers; its ErrorFeedback must have none either, such as local_momentum");
 
  public:
   using typename base::options_type;
@@ -160,7 +160,7 @@ class slamb_recipe final
   statistics report(bool with_norms) const override {
     statistics all = context_.report();
     if (with_norms) {
-      all.norm = norms_of(context_, view());
+      all.norm = norms_of(context_, any_view_of(view()));
       all.parameter_drift = parameters_.drift(context_);
       report_directions<TrustRatio, living_variance>(context_, view(), options_, {}, all);
     }
@@ -199,7 +199,7 @@ class slamb_recipe final
     context_.executor.run(typename passes::form{update(), unsent_rate()}, view(), payload(), *selection_, bucket.tiles,
                           context_.sums(), context_.not_finite());
     if (!bucket.is_last) {
-      context_.overlap.start_sum(sent_in(bucket), context_.ranks);
+      context_.overlap.start_sum(sent_in(bucket));
     } else {
       context_.overlap.join();
       exchange_.exchange(sent_in(bucket), sent_.size(), context_);
@@ -344,16 +344,33 @@ class slamb_recipe final
   bool is_averaging_ = false;  // also after an exchange of parameters that has failed
 };
 
-/// The recipe of `basic_slamb`, if its template arguments fit.
-template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend,
-          class ParameterSync>
-struct slamb_recipe_of {
-  using type = no_recipe;
-};
-template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, communicator Communicator,
-          backend Backend, sync::parameter_sync ParameterSync>
-struct slamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, ParameterSync> {
-  using type = slamb_recipe<Compressor, ErrorFeedback, TrustRatio, Backend, ParameterSync>;
+template <class ParameterSync>
+concept names_a_quantizer = requires(const ParameterSync& s) {
+  s.quantizer;
+}
+|| requires(const ParameterSync& s) { s.mean_quantizer; };
+
+/// The TrustRatio that goes with a ParameterSync.
+template <class ParameterSync>
+using trust_ratio_for =
+    rescaled_trust_ratio<capability::sends_differences<ParameterSync> ? rescaling::mean_step : rescaling::product>;
+
+/// The policies of `slamb` and `slamb_by_differences`.
+template <class DefaultCompressor, class DefaultSync, class... Policies>
+struct slamb_policies {
+  using own_roles = roles<compressor_role, error_feedback_role, trust_ratio_role, parameter_sync_role,
+                          communicator_role, backend_role>;
+  static_assert((is_policy<Policies, own_roles>::value && ...));
+
+  using sync_type = policy_of<parameter_sync_role, DefaultSync, Policies...>;
+  static_assert(capability::sends_differences<sync_type> || !names_a_quantizer<sync_type>,
+                "slamb: a ParameterSync with a quantizer must have two: the members quantizer, of the differences, and "
+                "mean_quantizer, of their mean. Without both, slamb would average the parameters in floats");
+  using recipe_type = slamb_recipe<policy_of<compressor_role, DefaultCompressor, Policies...>,
+                                   policy_of<error_feedback_role, local_momentum, Policies...>,
+                                   policy_of<trust_ratio_role, trust_ratio_for<sync_type>, Policies...>,
+                                   policy_of<backend_role, host_backend, Policies...>, sync_type>;
+  using communicator_type = policy_of<communicator_role, typename recipe_type::ranks_type, Policies...>;
 };
 
 }  // namespace detail
@@ -374,42 +391,16 @@ struct slamb_recipe_of<Compressor, ErrorFeedback, TrustRatio, Communicator, Back
 /// *Reference*: SLAMB, ICML 2023, PMLR 202:38801, algorithm 1. Deviations: masks and ages are functions of (index, t); overflowed
 /// steps are skipped by all ranks; random numbers come from the library's generator only.
 ///
-/// @tparam Compressor, ErrorFeedback, TrustRatio, Communicator, Backend  policies: the concepts of these names
-/// @tparam ParameterSync  how the ranks' parameters are kept together: sync::whole_average or sync::quantized_difference
-template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend,
-          class ParameterSync = sync::whole_average>
-class basic_slamb
-    : public detail::optimizer_over<typename detail::slamb_recipe_of<Compressor, ErrorFeedback, TrustRatio,
-                                                                     Communicator, Backend, ParameterSync>::type,
-                                    Communicator> {
-  static_assert(detail::arguments_fit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend>::value);
-  static_assert(sync::parameter_sync<ParameterSync>,
-                "slamb: the ParameterSync of basic_slamb must be sync::whole_average, sync::quantized_difference, or a "
-                "type with their "
-                "members. It is the last template argument of basic_slamb<Compressor, ErrorFeedback, TrustRatio, "
-                "Communicator, Backend, ParameterSync>");
-  static_assert(capability::sends_differences<ParameterSync> ||
-                    !(
-                        requires(const ParameterSync& s) { s.quantizer; } ||
-                        requires(const ParameterSync& s) { s.mean_quantizer; }),
-                "slamb: a ParameterSync with a quantizer must have two: the members quantizer, of the differences, and "
-                "mean_quantizer, of their mean. Without both, basic_slamb would average the parameters in floats");
-
+/// The defaults are the paper's policies and options. For small data sets the paper uses H = 50. Fix k and tune β3.
+///
+/// @tparam Policies  in any order, each if it differs from its default: a Compressor (random_k<>), which is a sparsifier or a chain;
+///                   an ErrorFeedback (local_momentum); a ParameterSync, which decides how the ranks' parameters are kept together
+///                   (sync::whole_average); a TrustRatio (rescaled_trust_ratio<>, and of the mean step if the ParameterSync
+///                   exchanges differences); a Communicator (the one that the constructor is given); and a Backend (host_backend)
+template <class... Policies>
+class slamb : public detail::optimizer_of<detail::slamb_policies<random_k<>, sync::whole_average, Policies...>> {
  public:
-  using basic_slamb::optimizer_over::optimizer_over;
-
-  const Compressor& compressor() const { return this->options().compressor; }
-  /// The compressor, for one that needs data at each step, such as explicit_mask.
-  Compressor& compressor() requires(requires(Compressor& c) {
-    detail::sparsifier_of(c).require_ready(std::uint64_t{});
-  }) {
-    return this->typed("compressor()").compressor();
-  }
+  using slamb::optimizer_over::optimizer_over;
 };
-
-/// SLAMB with the paper's policies and defaults. For small data sets the paper uses H = 50. Fix k and tune β3.
-template <class Communicator = self_communicator, class Compressor = random_k<>,
-          class TrustRatio = rescaled_trust_ratio<>, class Backend = host_backend>
-using slamb = basic_slamb<Compressor, local_momentum, TrustRatio, Communicator, Backend>;
 
 }  // namespace slamb

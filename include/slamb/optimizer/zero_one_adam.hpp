@@ -13,10 +13,11 @@
 
 #include "slamb/backend/host/host_backend.hpp"
 #include "slamb/communicator/detail/requirements.hpp"
-#include "slamb/communicator/self_communicator.hpp"
+#include "slamb/compressor/dense_in.hpp"
 #include "slamb/compressor/no_compressor.hpp"
 #include "slamb/compressor/sign.hpp"
 #include "slamb/core/concepts.hpp"
+#include "slamb/detail/exchange/norms.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
 #include "slamb/error_feedback/no_error_feedback.hpp"
 #include "slamb/error_feedback/two_sided.hpp"
@@ -29,6 +30,7 @@
 #include "slamb/optimizer/detail/parameter_average.hpp"
 #include "slamb/optimizer/detail/quantized_gradient.hpp"
 #include "slamb/optimizer/detail/recipe_base.hpp"
+#include "slamb/optimizer/detail/roles.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
 #include "slamb/optimizer/detail/zero_one_passes.hpp"
@@ -38,13 +40,13 @@ namespace slamb {
 
 namespace detail {
 
-/// The policies on which saved states of `basic_zero_one_adam` depend.
+/// The policies on which saved states depend.
 template <class Compressor, class ErrorFeedback, class VarianceSchedule, class LocalSchedule>
 struct zero_one_adam_policies {};
 
 }  // namespace detail
 
-/// Options of `basic_zero_one_adam`.
+/// Options of `zero_one_adam`.
 template <class Compressor, class ErrorFeedback, class VarianceSchedule, class LocalSchedule,
           class DenseCompressor = no_compressor>
 struct zero_one_adam_options {
@@ -72,7 +74,7 @@ struct zero_one_adam_options {
 
 namespace detail {
 
-/// `basic_zero_one_adam` on ranks of any Communicator.
+/// `zero_one_adam` on ranks of any Communicator.
 template <compressor Compressor, error_feedback ErrorFeedback, class Backend, variance_schedule VarianceSchedule,
           local_schedule LocalSchedule, dense_compressor DenseCompressor = no_compressor>
 class zero_one_adam_recipe final
@@ -85,8 +87,8 @@ class zero_one_adam_recipe final
   using base::context_, base::options_, base::state_;
 
   static_assert(quantizer<Compressor>,
-                "slamb: basic_zero_one_adam sends every element in few bits; its Compressor must be a quantizer, such "
-                "as sign or int8. Use sparsifiers and chains with basic_slamb or basic_lamb");
+                "slamb: zero_one_adam sends every element in few bits; its Compressor must be a quantizer, such "
+                "as sign or int8. Use sparsifiers and chains with slamb or lamb");
 
  public:
   using typename base::options_type;
@@ -144,7 +146,7 @@ class zero_one_adam_recipe final
     const_cast<zero_one_adam_recipe*>(this)->settle();  // finds the outcome of the last step
     statistics all = context_.report();
     if (with_norms) {
-      all.norm = norms_of(context_, view());
+      all.norm = norms_of(context_, any_view_of(view()));
       report_directions<unit_trust_ratio, stopped_variance>(context_, view(), options_, variance(), all);
     }
     all.compression = exchange_.measured();
@@ -164,7 +166,7 @@ class zero_one_adam_recipe final
 
   [[noreturn]] static void reject_rates(const char* call) {
     throw std::logic_error(std::string("slamb: ") + call +
-                           " of basic_zero_one_adam was given device_learning_rates, but its schedules need the rates "
+                           " of zero_one_adam was given device_learning_rates, but its schedules need the rates "
                            "on the host; pass a rate, or a rate for each group");
   }
 
@@ -428,22 +430,36 @@ class zero_one_adam_recipe final
   bool is_searched_ = false;     // the answer will have late elements
 };
 
-/// The recipe of `basic_zero_one_adam`, if its template arguments fit.
-template <class Compressor, class ErrorFeedback, class Communicator, class Backend, class VarianceSchedule,
-          class LocalSchedule, class DenseCompressor>
-struct zero_one_adam_recipe_of {
-  using type = no_recipe;
+struct variance_schedule_role {
+  template <class P>
+  static constexpr bool fits = variance_schedule<P>;
 };
-template <compressor Compressor, error_feedback ErrorFeedback, communicator Communicator, backend Backend,
-          variance_schedule VarianceSchedule, local_schedule LocalSchedule, dense_compressor DenseCompressor>
-struct zero_one_adam_recipe_of<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, LocalSchedule,
-                               DenseCompressor> {
-  using type =
-      zero_one_adam_recipe<Compressor, ErrorFeedback, Backend, VarianceSchedule, LocalSchedule, DenseCompressor>;
+struct local_schedule_role {
+  template <class P>
+  static constexpr bool fits = local_schedule<P>;
+};
+
+/// The policies of `zero_one_adam`.
+template <class... Policies>
+struct zero_one_adam_policies_of {
+  using own_roles = roles<compressor_role, error_feedback_role, variance_schedule_role, local_schedule_role,
+                          dense_compressor_role, communicator_role, backend_role>;
+  static_assert((is_policy<Policies, own_roles>::value && ...));
+
+  using recipe_type =
+      zero_one_adam_recipe<policy_of<compressor_role, sign, Policies...>,
+                           policy_of<error_feedback_role, two_sided<>, Policies...>,
+                           policy_of<backend_role, host_backend, Policies...>,
+                           policy_of<variance_schedule_role, exponential_variance_interval, Policies...>,
+                           policy_of<local_schedule_role, doubling_local_interval, Policies...>,
+                           typename policy_of<dense_compressor_role, dense_in<no_compressor>, Policies...>::type>;
+  using communicator_type = policy_of<communicator_role, typename recipe_type::ranks_type, Policies...>;
 };
 
 }  // namespace detail
 
+/// 0/1 Adam, with signs and a scale, and worker and server errors.
+///
 /// Phase A exchanges the gradient: dense at steps that become rarer, otherwise quantized. Phase B takes local steps with a frozen
 /// variance, and exchanges the quantized local update at steps that become rarer.
 ///
@@ -452,7 +468,7 @@ struct zero_one_adam_recipe_of<Compressor, ErrorFeedback, Communicator, Backend,
 ///         every L steps:  y ← exchange(b_i D);  m ← −y/Γ;   p = a ← a + y/D;   b ← 0
 ///
 /// The DenseCompressor decides how the mean of the dense gradients is exchanged: in floats (no_compressor), or in sixteen bits
-/// (bf16, fp16), as in `basic_one_bit`.
+/// (bf16, fp16), as in `one_bit_adam`.
 ///
 /// *Memory*: 16 bytes of state a parameter and a buffer of 4 (8 and none with one rank), and the errors of the ErrorFeedback.
 /// With a DenseCompressor of sixteen bits and N ranks, the buffer has 2 + max(4, 2 + 6/N) bytes.
@@ -463,47 +479,19 @@ struct zero_one_adam_recipe_of<Compressor, ErrorFeedback, Communicator, Backend,
 /// *Determinism*: the same bits from run to run. Parameters are equal on all ranks in phase A and after each exchange of phase B.
 /// *Reference*: 0/1 Adam, arXiv 2202.06009, algorithm 1.
 ///
-/// @tparam Compressor, ErrorFeedback, Communicator, Backend  policies: the concepts of these names
-/// @tparam VarianceSchedule, LocalSchedule  variance_schedule, local_schedule
-/// @tparam DenseCompressor  no_compressor, or a quantizer that models capability::has_no_scale
-template <class Compressor, class ErrorFeedback, class Communicator, class Backend,
-          class VarianceSchedule = exponential_variance_interval, class LocalSchedule = doubling_local_interval,
-          class DenseCompressor = no_compressor>
-class basic_zero_one_adam
-    : public detail::optimizer_over<
-          typename detail::zero_one_adam_recipe_of<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule,
-                                                   LocalSchedule, DenseCompressor>::type,
-          Communicator> {
-  static_assert(detail::arguments_fit<Compressor, ErrorFeedback, unit_trust_ratio, Communicator, Backend>::value);
-  static_assert(
-      variance_schedule<VarianceSchedule> && local_schedule<LocalSchedule>,
-      "slamb: the VarianceSchedule and the LocalSchedule of basic_zero_one_adam must be schedules, such as "
-      "exponential_variance_interval and doubling_local_interval. They are the fifth and the sixth template argument "
-      "of basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, LocalSchedule, "
-      "DenseCompressor>");
-  static_assert(
-      detail::dense_compressor<DenseCompressor>,
-      "slamb: the DenseCompressor of basic_zero_one_adam must be no_compressor or a quantizer without scales, such as "
-      "bf16 or fp16. It is the last template argument of basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, "
-      "Backend, VarianceSchedule, LocalSchedule, DenseCompressor>");
-
+/// @tparam Policies  in any order, each if it differs from its default: a Compressor (sign), which is a quantizer; an ErrorFeedback
+///                   (two_sided<>); a VarianceSchedule (exponential_variance_interval); a LocalSchedule
+///                   (doubling_local_interval); dense_in<DenseCompressor> (no_compressor); a Communicator (the one that the
+///                   constructor is given); and a Backend (host_backend)
+template <class... Policies>
+class zero_one_adam : public detail::optimizer_of<detail::zero_one_adam_policies_of<Policies...>> {
  public:
-  using basic_zero_one_adam::optimizer_over::optimizer_over;
+  using zero_one_adam::optimizer_over::optimizer_over;
 
   using optimizer::begin_step;
   using optimizer::step;
   void step(const device_learning_rates& rates) = delete;  // its schedules need the rates on the host
   void begin_step(const device_learning_rates& rates) = delete;
-
-  /// Measures the compression error of the next compressed exchange: `statistics().compression`. Costs one pass then.
-  void measure_next_step() {
-    const detail::recipe_call call = this->called("measure_next_step()");
-    this->typed("measure_next_step()").measure_next_step();
-  }
 };
-
-/// 0/1 Adam with signs and a scale, and worker and server errors.
-template <class Communicator = self_communicator, class Compressor = sign, class Backend = host_backend>
-using zero_one_adam = basic_zero_one_adam<Compressor, two_sided<>, Communicator, Backend>;
 
 }  // namespace slamb

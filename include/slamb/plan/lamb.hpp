@@ -16,7 +16,7 @@
 
 namespace slamb::plan {
 
-/// The plan of `basic_lamb`.
+/// The plan of `lamb` and `adamw`.
 template <class Compressor, class ErrorFeedback, class TrustRatio>
 class traffic_plan<lamb_options<Compressor, ErrorFeedback, TrustRatio>> {
   static constexpr bool is_dense = requires { requires Compressor::selects_all; };

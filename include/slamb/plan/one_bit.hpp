@@ -13,13 +13,13 @@
 
 namespace slamb::plan {
 
-/// The plan of `basic_one_bit`, with a warm-up of known length, such as `fixed_warm_up`.
+/// The plan of `one_bit_adam` and `one_bit_lamb`, with a warm-up of known length, such as `fixed_warm_up`.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class WarmUp, class DenseCompressor>
 class traffic_plan<one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp, DenseCompressor>> {
   static_assert(
       requires(const WarmUp& w) { w.steps; },
-      "slamb: a plan of basic_one_bit needs a warm-up with a member `steps`, because the end of an automatic warm-up "
-      "depends on the gradients; plan with the fixed_warm_up that you expect");
+      "slamb: a plan of one_bit_adam or one_bit_lamb needs a warm-up with a member `steps`, because the end of an "
+      "automatic warm-up depends on the gradients; plan with the fixed_warm_up that you expect");
 
  public:
   using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp, DenseCompressor>;

@@ -17,7 +17,7 @@
 
 namespace slamb::plan {
 
-/// The plan of `basic_slamb`.
+/// The plan of `slamb`.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class ParameterSync>
 class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio, ParameterSync>> {
  public:

@@ -11,7 +11,7 @@
 
 namespace slamb::plan {
 
-/// The plan of `basic_zero_one_adam`.
+/// The plan of `zero_one_adam`.
 template <class Compressor, class ErrorFeedback, class VarianceSchedule, class LocalSchedule, class DenseCompressor>
 class traffic_plan<zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule, DenseCompressor>> {
  public:

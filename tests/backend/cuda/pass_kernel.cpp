@@ -15,6 +15,8 @@
 #include "slamb/backend/cuda/detail/segment_kernels.hpp"
 #include "slamb/backend/cuda/detail/tile_access.hpp"
 #include "slamb/backend/host/detail/executor.hpp"
+#include "slamb/communicator/any_communicator.hpp"
+#include "slamb/communicator/self_communicator.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
 #include "slamb/optimizer/detail/direction_counts.hpp"

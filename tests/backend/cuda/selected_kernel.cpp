@@ -16,6 +16,8 @@
 #include "slamb/backend/cuda/detail/payload_offset_kernels.hpp"
 #include "slamb/backend/cuda/detail/selected_kernel.hpp"
 #include "slamb/backend/host/detail/executor.hpp"
+#include "slamb/communicator/any_communicator.hpp"
+#include "slamb/communicator/self_communicator.hpp"
 #include "slamb/compressor/random_k.hpp"
 #include "slamb/optimizer/detail/compressed_gradient.hpp"
 #include "slamb/optimizer/detail/slamb_passes.hpp"

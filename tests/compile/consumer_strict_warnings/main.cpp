@@ -12,10 +12,9 @@
 namespace {
 
 using ranks = slamb::thread_communicator;
-using slamb::host_backend;
 
 template <class Compressor, class ErrorFeedback>
-using lamb_with = slamb::basic_lamb<Compressor, ErrorFeedback, slamb::layerwise_trust_ratio, ranks, host_backend>;
+using lamb_with = slamb::lamb<Compressor, ErrorFeedback, ranks>;
 
 /// One rank's tensors: two matrices and a bias.
 struct model {

@@ -13,4 +13,4 @@ struct summing_communicator {
 using enough = slamb::slamb<summing_communicator, slamb::random_k<>>;
 static_assert(sizeof(enough) > 0);
 
-slamb::slamb<summing_communicator, slamb::chain<slamb::random_k<>, slamb::int8>> optimizer({});
+slamb::slamb<summing_communicator, slamb::chain<slamb::random_k<>, slamb::int8>> optimizer({}, {});

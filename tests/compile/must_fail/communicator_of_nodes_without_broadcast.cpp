@@ -12,4 +12,4 @@ struct node_communicator {
   void broadcast(std::span<std::byte> values, int root, slamb::host_stream stream);
 };
 
-slamb::lamb<slamb::hierarchical_communicator<node_communicator, slamb::self_communicator>> optimizer({});
+slamb::lamb<slamb::hierarchical_communicator<node_communicator, slamb::self_communicator>> optimizer({}, {});

@@ -16,4 +16,4 @@ using nodes = slamb::hierarchical_communicator<node_communicator, slamb::self_co
 using enough = slamb::lamb<nodes>;
 static_assert(sizeof(enough) > 0);
 
-slamb::one_bit_adam<nodes> optimizer({});
+slamb::one_bit_adam<nodes> optimizer({}, {});

@@ -12,4 +12,4 @@ struct node_communicator {
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream);
 };
 
-slamb::lamb<node_communicator> optimizer({});
+slamb::lamb<node_communicator> optimizer({}, {});

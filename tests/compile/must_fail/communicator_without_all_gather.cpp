@@ -12,4 +12,4 @@ struct summing_communicator {
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream);
 };
 
-slamb::one_bit_adam<summing_communicator> optimizer({});
+slamb::one_bit_adam<summing_communicator> optimizer({}, {});

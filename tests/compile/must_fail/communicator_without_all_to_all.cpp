@@ -12,4 +12,4 @@ struct summing_communicator {
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream);
 };
 
-slamb::one_bit_adam<summing_communicator> optimizer({});
+slamb::one_bit_adam<summing_communicator> optimizer({}, {});

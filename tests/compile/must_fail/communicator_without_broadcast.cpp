@@ -10,4 +10,4 @@ struct summing_communicator {
   void all_reduce_sum(std::span<float> values, slamb::host_stream stream);
 };
 
-slamb::slamb<summing_communicator, slamb::top_k> optimizer({});
+slamb::slamb<summing_communicator, slamb::top_k> optimizer({}, {});

@@ -1,4 +1,4 @@
-// expect: basic_lamb's Compressor must be no_compressor, a quantizer
+// expect: must be no_compressor, a quantizer
 #include "slamb/slamb.hpp"
 
 // Has the facts of a compressor, but neither encodes nor selects.
@@ -7,6 +7,4 @@ struct facts_alone {
   static constexpr slamb::segment_scale scale = slamb::segment_scale::none;
 };
 
-slamb::basic_lamb<facts_alone, slamb::no_error_feedback, slamb::layerwise_trust_ratio, slamb::self_communicator,
-                  slamb::host_backend>
-    optimizer({});
+slamb::lamb<facts_alone, slamb::no_error_feedback> optimizer({}, {});

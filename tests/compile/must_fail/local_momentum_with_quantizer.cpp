@@ -8,8 +8,6 @@
 int main() {
   std::vector<float> p(10), g(10);
   const slamb::parameter tensor{p.data(), g.data(), p.size()};
-  slamb::basic_lamb<slamb::sign, slamb::local_momentum, slamb::unit_trust_ratio, slamb::self_communicator,
-                    slamb::host_backend>
-      optimizer(std::span(&tensor, 1));
+  slamb::adamw<slamb::sign, slamb::local_momentum> optimizer(std::span(&tensor, 1));
   optimizer.step(0.1);
 }

@@ -1,6 +1,4 @@
 // expect: needs an ErrorFeedback that keeps them at the rank
 #include "slamb/slamb.hpp"
 
-slamb::basic_lamb<slamb::random_k<>, slamb::no_error_feedback, slamb::layerwise_trust_ratio, slamb::self_communicator,
-                  slamb::host_backend>
-    optimizer({});
+slamb::lamb<slamb::random_k<>, slamb::no_error_feedback> optimizer({}, {});

@@ -7,6 +7,4 @@ struct misspelt {
   slamb::int8 mean_quantiser{};
 };
 
-slamb::basic_slamb<slamb::random_k<>, slamb::local_momentum, slamb::rescaled_trust_ratio<>, slamb::self_communicator,
-                   slamb::host_backend, misspelt>
-    optimizer({});
+slamb::slamb<misspelt> optimizer({}, {});

@@ -7,4 +7,4 @@ struct quantizer {
   static constexpr slamb::segment_scale scale = slamb::segment_scale::max;
 };
 
-slamb::slamb<slamb::self_communicator, quantizer> optimizer({});
+slamb::slamb<slamb::self_communicator, quantizer> optimizer({}, {});

@@ -15,4 +15,4 @@ struct one_way {
   }
 };
 
-slamb::one_bit_adam<slamb::self_communicator, one_way> optimizer({});
+slamb::one_bit_adam<slamb::self_communicator, one_way> optimizer({}, {});

@@ -6,4 +6,4 @@ struct seedless : slamb::bf16 {
   static constexpr bool is_stochastic = true;
 };
 
-slamb::one_bit_adam<slamb::self_communicator, seedless> optimizer({});
+slamb::one_bit_adam<slamb::self_communicator, seedless> optimizer({}, {});

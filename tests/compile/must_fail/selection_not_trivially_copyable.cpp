@@ -13,4 +13,4 @@ struct listed_elements {
   selection at(std::uint64_t) const { return {std::vector<bool>(10, true)}; }
 };
 
-slamb::slamb<slamb::self_communicator, listed_elements> optimizer({});
+slamb::slamb<slamb::self_communicator, listed_elements> optimizer({}, {});

@@ -1,4 +1,4 @@
-// expect: basic_one_bit sends every element in few bits
+// expect: sends every element in few bits
 #include "slamb/slamb.hpp"
 
-slamb::one_bit_adam<slamb::self_communicator, slamb::random_k<>> optimizer({});
+slamb::one_bit_adam<slamb::self_communicator, slamb::random_k<>> optimizer({}, {});

@@ -11,4 +11,4 @@ struct unscaled_trust_ratio {
   float factors(const double* sums, slamb::tensor_properties) const { return static_cast<float>(sums[0]); }
 };
 
-slamb::slamb<slamb::self_communicator, slamb::random_k<>, unscaled_trust_ratio> optimizer({});
+slamb::slamb<slamb::self_communicator, slamb::random_k<>, unscaled_trust_ratio> optimizer({}, {});

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <slamb/slamb.hpp>
+#include <slamb/testing/check_communicator.hpp>
 #include <span>
 #include <stdexcept>
 #include <string>

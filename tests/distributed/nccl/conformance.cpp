@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "harness.hpp"
+#include "slamb/testing/check_communicator.hpp"
+#include "support/memory_on_stream.hpp"
 
 namespace nccl_conformance_tests {
 namespace {
@@ -168,6 +170,43 @@ TEST_CASE("nccl_communicator: conforms for all element types and worlds of 1 to 
 
 TEST_CASE("nccl_communicator: conforms with calls that continue in the background") {
   for (const int ranks : {2, 3, 5}) check_world(ranks, 3);
+}
+
+TEST_CASE("nccl_communicator: passes check_communicator on a stream") {
+  for (const int ranks : {1, 2, 3}) {
+    nccl_stand_in::library library;
+    const ncclUniqueId id = slamb::nccl_communicator::unique_id();
+    const auto thrown = run_ranks(library, ranks, [&](int rank) {
+      slamb::nccl_communicator communicator(id, rank, ranks, patient());
+      slamb::check_communicator<double, std::int32_t>(
+          communicator, test_support::memory_on_stream{.stream = library.make_stream()}, {.large = 2001});
+    });
+    for (const auto& exception : thrown) CHECK(text_of(exception) == "");
+    check_clean(library);
+  }
+}
+
+TEST_CASE("nccl_communicator: check_communicator reports a collective, or a wait, that fails") {
+  const auto said = [](const auto& spoil) {
+    nccl_stand_in::library library;
+    library.let_ranks_meet();
+    const ncclUniqueId id = slamb::nccl_communicator::unique_id();
+    const auto thrown = run_ranks(library, 2, [&](int rank) {
+      slamb::nccl_communicator communicator(id, rank, 2, nccl_tests::limited_to(1000));
+      const test_support::memory_on_stream memory{.stream = library.make_stream()};
+      if (rank == 1) spoil(library, memory.stream);
+      slamb::check_communicator(communicator, memory, {.large = 2001});
+    });
+    for (const auto& exception : thrown) CHECK(text_of(exception) != "");
+    return text_of(thrown[1]);
+  };
+  const std::string start = "slamb: check_communicator: rank 1 of 2: ";
+  CHECK(said([](auto& library, cudaStream_t) {
+          library.fail(1, "ncclAllGather", 1, ncclSystemError);
+        }).find(start + "all_gather of 1 byte threw: slamb: ncclAllGather") == 0);
+  CHECK(said([](auto& library, cudaStream_t stream) {
+          library.freeze(stream);
+        }).find(start + "all_reduce_sum of size() and of the communicator_check threw: ") == 0);
 }
 
 TEST_CASE("nccl_communicator: integers wrap around") {

@@ -21,8 +21,7 @@ using slamb::nccl_communicator;
 using lamb = slamb::lamb<nccl_communicator, backend_beside_stream>;
 template <class Compressor>
 using sparse = slamb::slamb<nccl_communicator, Compressor, slamb::rescaled_trust_ratio<>, backend_beside_stream>;
-using in_bits = slamb::basic_lamb<slamb::sign, slamb::residual<>, slamb::layerwise_trust_ratio, nccl_communicator,
-                                  backend_beside_stream>;
+using in_bits = slamb::lamb<slamb::sign, slamb::residual<>, nccl_communicator, backend_beside_stream>;
 
 /// One rank's tensor and the optimizer over it.
 template <class Optimizer>

@@ -192,6 +192,7 @@ void library::post(ncclComm_t communicator) {
   world& group = *communicator->group;
   for (launch& made : communicator->deferred) {
     ++made.stream->pending;
+    made.stream->behind.emplace_back();
     group.posted[static_cast<std::size_t>(communicator->rank)].push_back(std::move(made));
   }
   communicator->deferred.clear();
@@ -204,16 +205,24 @@ void library::post(ncclComm_t communicator) {
       return;
     }
     for (auto& queue : group.posted) {
-      --queue.front().stream->pending;
+      for (const auto& copy : end_launch(queue.front().stream)) copy();
       queue.pop_front();
     }
   }
 }
 
+/// The first launch on the stream is over. Returns the copies that have waited for it.
+std::vector<std::function<void()>> library::end_launch(cudaStream_t stream) {
+  --stream->pending;
+  std::vector<std::function<void()>> copies = std::move(stream->behind.front());
+  stream->behind.pop_front();
+  return copies;
+}
+
 /// Ends everything in flight, without results.
 void library::drop(ncclComm_t communicator) {
   auto& queue = communicator->group->posted[static_cast<std::size_t>(communicator->rank)];
-  for (const launch& made : queue) --made.stream->pending;
+  for (const launch& made : queue) end_launch(made.stream);
   queue.clear();
   communicator->deferred.clear();
 }

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,7 +19,8 @@
 #include <vector>
 
 struct CUstream_st {
-  int pending = 0;  // launches that are enqueued and not done
+  int pending = 0;                                        // launches that are enqueued and not done
+  std::deque<std::vector<std::function<void()>>> behind;  // [pending] copies that wait for a launch
   bool frozen = false;
   cudaError_t error = cudaSuccess;
   int device = 0;
@@ -118,6 +120,7 @@ class library {
   ncclResult_t look(ncclComm_t communicator);
   void post(ncclComm_t communicator);
   void drop(ncclComm_t communicator);
+  static std::vector<std::function<void()>> end_launch(cudaStream_t stream);
 
   mutable std::mutex mutex_;
   std::condition_variable joined_;

@@ -130,6 +130,16 @@ struct symbols {
     return stream->frozen || stream->pending > 0 ? cudaErrorNotReady : cudaSuccess;
   }
 
+  cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaStream_t stream) {
+    library_.record({.name = "cudaMemcpyAsync", .in = from, .out = to, .count = bytes, .stream = stream});
+    const auto move = [=] { std::memcpy(to, from, bytes); };
+    if (stream->behind.empty())
+      move();
+    else
+      stream->behind.back().emplace_back(move);
+    return stream->error;
+  }
+
   cudaError_t clear_error() {
     library_.record({.name = "cudaGetLastError"});
     return cudaSuccess;
@@ -253,6 +263,11 @@ cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
 }
 #endif
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return symbols().query(stream); }
+/// Does not wait: a stream with work that is not done would hang.
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return symbols().query(stream); }
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/, cudaStream_t stream) {
+  return symbols().copy(to, from, bytes, stream);
+}
 cudaError_t cudaGetLastError() { return symbols().clear_error(); }
 const char* cudaGetErrorName(cudaError_t error) {
   return error == cudaErrorIllegalAddress ? "cudaErrorIllegalAddress" : "cudaErrorOther";

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/communicator/check_communicator.hpp"
+#include "slamb/testing/check_communicator.hpp"
 #include "support/allocations.hpp"
 #include "support/files.hpp"
 #include "support/said.hpp"

@@ -4,17 +4,10 @@
 
 #include <array>
 #include <slamb/compressed_lamb.hpp>
-#include <type_traits>
 
 #include "read.hpp"
 
 namespace binding {
-
-/// A rank keeps what a sparsifier leaves out. With a quantizer both sides keep the compression error.
-template <class Compressor>
-using feedback_for =
-    std::conditional_t<std::is_same_v<Compressor, slamb::no_compressor>, slamb::no_error_feedback,
-                       std::conditional_t<slamb::quantizer<Compressor>, slamb::two_sided<>, slamb::residual<>>>;
 
 template <class Options>
 void read_gradient_options(Options& o, settings& s) {
@@ -28,8 +21,7 @@ void read_gradient_options(Options& o, settings& s) {
 template <class TrustRatio, class Compressor, class Moments>
 slamb::optimizer make_gradient(std::span<const slamb::parameter> tensors, settings& s, rank_communicator ranks,
                                const machine& m) {
-  using optimizer =
-      slamb::basic_lamb<Compressor, feedback_for<Compressor>, TrustRatio, rank_communicator, backend<Moments>>;
+  using optimizer = slamb::lamb<Compressor, TrustRatio, rank_communicator, backend<Moments>>;
   return make<optimizer, read_gradient_options<typename optimizer::options_type>>(tensors, s, std::move(ranks), m);
 }
 

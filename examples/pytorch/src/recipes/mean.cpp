@@ -4,7 +4,6 @@
 #include <slamb/compressed_lamb.hpp>
 #include <slamb/kit.hpp>
 
-#include "gradient.hpp"
 #include "read.hpp"
 
 namespace binding {
@@ -84,7 +83,7 @@ class mean_recipe final : public kit::recipe_with_state<Backend, mean_options<Co
     exchange_.visit_state(context_, part);
   }
 
-  kit::gradient_exchange<Compressor, feedback_for<Compressor>, kit::optimizer_context<Backend>> exchange_;
+  kit::gradient_exchange<Compressor, kit::feedback_for<Compressor>, kit::optimizer_context<Backend>> exchange_;
 };
 
 template <class Compressor>

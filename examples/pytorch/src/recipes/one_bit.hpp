@@ -52,8 +52,7 @@ void read_one_bit_options(Options& o, settings& s) {
 template <class TrustRatio, class Compressor>
 slamb::optimizer make_one_bit(std::span<const slamb::parameter> tensors, settings& s, rank_communicator ranks,
                               const machine& m) {
-  using optimizer = slamb::basic_one_bit<Compressor, slamb::two_sided<>, TrustRatio, rank_communicator, backend<>,
-                                         slamb::automatic_warm_up>;
+  using optimizer = slamb::one_bit_adam<Compressor, TrustRatio, slamb::automatic_warm_up, rank_communicator, backend<>>;
   return make<optimizer, read_one_bit_options<typename optimizer::options_type>>(tensors, s, std::move(ranks), m);
 }
 

@@ -27,6 +27,17 @@ inline plain_backend plain_backend_for(const machine& m) { return {.threads = m.
 template <class Moments = slamb::precision::float_moments>
 using backend = slamb::precision::mixed<plain_backend, slamb::precision::stochastic_rounding, Moments>;
 
+}  // namespace binding
+
+// Compiled once, in machines.cpp.
+extern template class slamb::detail::machine_on<binding::backend<>>;
+#if !defined(SLAMB_BINDING_CUDA)
+extern template class slamb::detail::machine_on<binding::backend<slamb::precision::bfloat16_momentum>>;
+extern template class slamb::detail::machine_on<binding::backend<slamb::precision::eight_bit_moments>>;
+#endif
+
+namespace binding {
+
 inline void read_into(slamb::no_compressor& /*c*/, settings& /*s*/) {}
 inline void read_into(slamb::sign& c, settings& s) {
   s.take_one_of<slamb::scale_sharing>(

@@ -61,8 +61,8 @@ slamb::optimizer make_any_slamb(std::span<const slamb::parameter> tensors, setti
   const kept_by sync = take_parameter_sync(s);
   const bool of_mean_step = take_trust_ratio(s, sync);
   const auto make_with = [&]<class TrustRatio, class ParameterSync>() {
-    using optimizer = slamb::basic_slamb<Compressor, slamb::local_momentum, TrustRatio, rank_communicator,
-                                         backend<slamb::precision::float_moments>, ParameterSync>;
+    using optimizer = slamb::slamb<Compressor, TrustRatio, ParameterSync, rank_communicator,
+                                   backend<slamb::precision::float_moments>>;
     return make<optimizer, read_slamb_options<typename optimizer::options_type>>(tensors, s, std::move(ranks), m);
   };
   if (of_mean_step != (sync != kept_by::average) && sync != kept_by::four_levels)

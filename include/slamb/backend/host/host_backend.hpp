@@ -11,6 +11,7 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/detail/pass/executor.hpp"
+#include "slamb/detail/pass/machine_on.hpp"
 
 namespace slamb {
 inline namespace SLAMB_SIMD_NAMESPACE {
@@ -39,3 +40,9 @@ static_assert(backend<host_backend> && detail::backend_executor<host_backend::ex
 
 }  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace slamb
+
+#if defined(SLAMB_SEPARATE_COMPILATION) && !defined(__CUDACC__)
+namespace slamb::detail {
+extern template class machine_on<host_backend>;
+}
+#endif

@@ -2,11 +2,8 @@
 #pragma once
 
 #include <array>
-#include <charconv>
 #include <cstddef>
-#include <iterator>
 #include <string>
-#include <system_error>
 #include <type_traits>
 
 #include "slamb/core/statistics.hpp"
@@ -31,16 +28,14 @@ constexpr char element_family() noexcept {
   return '?';
 }
 
+template <class T>
+constexpr collective_call call_of(collective kind, std::size_t count, int root = 0) noexcept {
+  return {kind, element_family<T>(), sizeof(T), count, root};
+}
+
 constexpr const char* to_text(collective kind) noexcept {
   constexpr std::array names{"all_reduce_sum", "all_gather", "all_to_all", "broadcast"};
   return names[static_cast<std::size_t>(kind)];
-}
-
-/// The shortest decimal text that reads back as this float.
-inline std::string float_to_text(float value) {
-  char text[32];
-  const auto [end, failure] = std::to_chars(std::begin(text), std::end(text), value);
-  return failure == std::errc{} ? std::string(text, end) : std::string("?");
 }
 
 /// What a collective must do, for error messages.

@@ -380,13 +380,11 @@ class quantized_exchange {
   void measure(const Pass& pass, Context& context, const View& view, const wire_view& wire) {
     codes_.measure(pass, context.executor, view, wire, context.sums());
     measured_.assign(context.tensors.groups(), {});
-    context.executor.template visit_segments<2>(
-        context.tensors.first_tiles(), 0, context.tensors.segments().size(), context.sums(), context.ranks.wrapped(),
-        [&](std::size_t i, const double* squares) {
-          statistics::compression_type& of_group = measured_[std::as_const(context.tensors).segments()[i].group];
-          of_group.signal += squares[0];
-          of_group.error += squares[1];
-        });
+    context.visit_sums(2, [&](std::size_t i, const double* squares) {
+      statistics::compression_type& of_group = measured_[std::as_const(context.tensors).segments()[i].group];
+      of_group.signal += squares[0];
+      of_group.error += squares[1];
+    });
     for (statistics::compression_type& e : measured_) e = {std::sqrt(e.signal), std::sqrt(e.error)};
   }
 

@@ -9,6 +9,7 @@
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/detail/questions.hpp"
+#include "slamb/core/detail/stream_waiter.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/messages.hpp"
 #include "slamb/detail/pass/pass.hpp"
@@ -57,7 +58,6 @@ struct finish_segment {
 template <class E>
 concept executor = requires {
   { E::is_synchronous } -> converts_to<bool>;
-  typename E::ranks_type;        // any_communicator of its streams, by which it waits
   typename E::no_error_storage;  // stands for the type of error buffers that are not kept
 };
 
@@ -67,7 +67,7 @@ concept runs_passes = executor<E> &&
     requires(const E& e, const archetype::pass& pass, const view_in<>& view, const payload_view& payload,
              const archetype::selection& selection, const archetype::sparsifier& sparsifier, tile_range tiles,
              double* sums, std::uint32_t* flag, std::uint16_t* bits, std::span<std::uint64_t> offsets,
-             const typename E::ranks_type& ranks) {
+             const stream_waiter& ranks) {
   e.run(pass, view, tiles);
   e.run(pass, view, tiles, sums);
   e.run(pass, view, tiles, sums, flag);
@@ -101,7 +101,7 @@ template <class E>
 concept moves_memory = executor<E> &&
     requires(const E& e, const model_view& view, std::span<const std::size_t> first_tile, double* sums,
              std::span<const double> values, std::span<std::byte> bytes, std::span<const std::byte> from,
-             std::span<const float> floats, const std::uint64_t* value, const typename E::ranks_type& ranks) {
+             std::span<const float> floats, const std::uint64_t* value, const stream_waiter& ranks) {
   e.stream();
   e.invoke(nothing_to_do{}, nothing_to_do{});
   e.template finish_segments<1, 1>(view, std::size_t{}, std::size_t{}, sums, archetype::finish_segment{});

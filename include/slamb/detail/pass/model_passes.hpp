@@ -1,6 +1,7 @@
-// Passes that more than one recipe uses.
+// The passes that every optimizer runs, and the type that holds any of them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "slamb/core/bfloat16.hpp"
@@ -9,7 +10,9 @@
 #include "slamb/core/parameter.hpp"
 #include "slamb/core/real.hpp"
 #include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/one_of.hpp"
 #include "slamb/detail/pass/pass.hpp"
+#include "slamb/detail/pass/precision.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 
 namespace slamb::detail {
@@ -72,6 +75,75 @@ struct scatter_parameters : pass_without_constants {
   SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
     using Real = typename Element::real;
     e.parameter = e.exchanged * Real(scale);
+  }
+};
+
+/// Exchange buffer → parameters, to the bit.
+struct restore_parameters : pass_without_constants {
+  using reads = arrays<array::exchanged>;
+  using writes = arrays<array::parameter>;
+  static constexpr int sums = 0;
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
+    e.parameter = e.exchanged;
+  }
+};
+
+/// This rank's gradient → exchange buffer. Checks that it is finite.
+struct gather_gradient : pass_without_constants {
+  static constexpr bool follows_gradient = true;
+  using reads = arrays<array::gradient>;
+  using writes = arrays<array::exchanged>;
+  static constexpr int sums = 0;
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& results) const {
+    results.check_finite(e.gradient);
+    e.exchanged = e.gradient;
+  }
+};
+
+/// Checks that the gradient is finite.
+struct check_gradient : pass_without_constants {
+  static constexpr bool follows_gradient = true;
+  using reads = arrays<array::gradient>;
+  using writes = arrays<>;
+  static constexpr int sums = 0;
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& results) const {
+    results.check_finite(e.gradient);
+  }
+};
+
+/// Checks that the gradient is finite, and sums ‖g‖².
+struct sum_gradient : pass_without_constants {
+  static constexpr bool follows_gradient = true;
+  using reads = arrays<array::gradient>;
+  using writes = arrays<>;
+  static constexpr int sums = 1;
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& results) const {
+    results.check_finite(e.gradient);
+    results.add_square(0, e.gradient);
+  }
+};
+
+/// This rank's gradient, scaled → the node's.
+struct gather_share_of_gradient : pass_without_constants {
+  static constexpr bool follows_gradient = true;
+  using reads = arrays<array::gradient>;
+  using writes = arrays<array::exchanged>;
+  static constexpr int sums = 0;
+
+  float scale = 1.0F;
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& /*sums*/) const {
+    using Real = typename Element::real;
+    e.exchanged = e.gradient * Real(scale);
   }
 };
 
@@ -162,6 +234,20 @@ struct norms_of_model : pass_without_constants {
     results.add_square(1, e.momentum);
     results.add_square(2, e.variance);
   }
+};
+
+/// One of the passes that every optimizer runs.
+using model_pass = one_of<check_gradient, gather_gradient, gather_share_of_gradient, sum_gradient, gather_parameters,
+                          scatter_parameters, restore_parameters, reload_masters, round_masters,
+                          fingerprint_of_parameters, fingerprint_of_anchor, norms_of_model, sum_of_variance>;
+
+/// A model for these passes, whatever the precision of its arrays: all that a view of any precision may have.
+struct any_view : model_view {
+  rounding_draws draws{};         ///< of stochastic rounding
+  block_scales scales{};          ///< of moments in blocks
+  std::byte* momentum = nullptr;  ///< as it is stored
+  std::byte* variance = nullptr;  ///< as it is stored
+  float* compared = nullptr;      ///< array::compared
 };
 
 }  // namespace slamb::detail

@@ -14,23 +14,10 @@
 #include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"
+#include "slamb/optimizer/detail/adam_scalars.hpp"
 #include "slamb/optimizer/detail/update_bound.hpp"
 
 namespace slamb::detail {
-
-/// The scalars of Adam's update that change from step to step; the same for all tensors.
-struct adam_scalars {
-  float one_minus_beta1 = 0.0F;
-  float one_minus_beta2 = 0.0F;
-  float momentum_correction = 1.0F;                           ///< 1/(1 − β1^t), or 1
-  float deviation_correction = 1.0F;                          ///< 1/√(1 − β2^t), or 1
-  float epsilon = 0.0F;                                       ///< as added to the corrected √v
-  float gradient_scale = 1.0F;                                ///< multiplies the gradient as it is read
-  float bound = std::numeric_limits<float>::infinity();       ///< of an element's direction
-  float late_bound = std::numeric_limits<float>::infinity();  ///< likewise, if its variance began late
-  float late_below = no_variance_is_late;                     ///< a variance below it began late, or has not begun
-  float inverse_one_minus_beta1 = 1.0F;                       ///< 1/(1 − β1)
-};
 
 /// β x + (1 − β) y, with β x computed as x − (1 − β) x. Rounded to floats, β and 1 − β do not add up to 1, which would not fit
 /// the bias corrections of the exact β. docs/algorithms/lamb.md, "In floats".
@@ -130,34 +117,6 @@ struct stopped_variance {
   }
 };
 
-/// Computes the scalars of Adam's update from the options and t.
-struct set_adam_scalars {
-  const step_record* record;
-  adam_scalars* scalars;
-  double beta1, beta2, epsilon;
-  bool corrects_bias;
-  bool corrects_epsilon;  ///< ε is added to the uncorrected √v
-  update_bound bound;
-  bool has_late;              ///< some elements have begun late, or have not begun
-  bool of_last_step = false;  ///< those of the last step again, in place of the next
-
-  SLAMB_HOST_DEVICE void operator()() const {
-    const auto t = static_cast<double>(record->taken + (of_last_step ? 0 : 1));
-    const double momentum_correction = corrects_bias ? 1.0 / (1.0 - pow(beta1, t)) : 1.0;
-    const double deviation_correction = corrects_bias ? 1.0 / sqrt(1.0 - pow(beta2, t)) : 1.0;
-    scalars->one_minus_beta1 = static_cast<float>(1.0 - beta1);
-    scalars->one_minus_beta2 = static_cast<float>(1.0 - beta2);
-    scalars->momentum_correction = static_cast<float>(momentum_correction);
-    scalars->deviation_correction = static_cast<float>(deviation_correction);
-    scalars->epsilon = static_cast<float>(corrects_epsilon ? epsilon * deviation_correction : epsilon);
-    scalars->gradient_scale = static_cast<float>(record->gradient_scale);
-    scalars->bound = static_cast<float>(bound.at(t, beta1, beta2, corrects_bias));
-    scalars->late_bound = static_cast<float>(update_bound{bound.chosen, bound.own}.at(t, beta1, beta2, corrects_bias));
-    scalars->late_below = has_late ? least_variance : no_variance_is_late;
-    scalars->inverse_one_minus_beta1 = static_cast<float>(1.0 / (1.0 - beta1));
-  }
-};
-
 /// True if m̂ and v̂ are corrected for their start at 0. Recipes whose algorithm has no correction have no such option.
 template <class Options>
 bool corrects_bias(const Options& o) {
@@ -181,23 +140,6 @@ set_adam_scalars adam_scalars_of(const Options& o, const step_record* record, ad
           bound,
           has_late && bound.chosen < no_update_bound};
 }
-
-/// The constants of a tensor in passes of other updates.
-struct tensor_rate {
-  float weight_decay;  ///< λ
-  float rate;          ///< γ
-};
-
-/// The tables that hold these constants.
-struct rate_tables {
-  const segment* segments = nullptr;
-  const double* rates = nullptr;  ///< [groups]
-
-  SLAMB_HOST_DEVICE tensor_rate operator[](std::uint32_t segment) const {
-    const ::slamb::detail::segment& s = segments[segment];
-    return {s.weight_decay, static_cast<float>(rates[s.group] * static_cast<double>(s.learning_rate_factor))};
-  }
-};
 
 /// The constants of a tensor in passes of Adam's update.
 template <class Factors>
@@ -290,47 +232,6 @@ struct compute_trust_ratios {
   }
   SLAMB_HOST_DEVICE void operator()(std::size_t tensor, const double* sums) const {
     if (segments[tensor].has_gradient) factors[tensor] = trust.factors(sums, facts_of(tensor));
-  }
-};
-
-/// This rank's gradient → exchange buffer. Checks that it is finite.
-struct gather_gradient : pass_without_constants {
-  static constexpr bool follows_gradient = true;
-  using reads = arrays<array::gradient>;
-  using writes = arrays<array::exchanged>;
-  static constexpr int sums = 0;
-
-  template <class Element, class Sums>
-  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& results) const {
-    results.check_finite(e.gradient);
-    e.exchanged = e.gradient;
-  }
-};
-
-/// Checks that the gradient is finite.
-struct check_gradient : pass_without_constants {
-  static constexpr bool follows_gradient = true;
-  using reads = arrays<array::gradient>;
-  using writes = arrays<>;
-  static constexpr int sums = 0;
-
-  template <class Element, class Sums>
-  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& results) const {
-    results.check_finite(e.gradient);
-  }
-};
-
-/// Checks that the gradient is finite, and sums ‖g‖².
-struct sum_gradient : pass_without_constants {
-  static constexpr bool follows_gradient = true;
-  using reads = arrays<array::gradient>;
-  using writes = arrays<>;
-  static constexpr int sums = 1;
-
-  template <class Element, class Sums>
-  SLAMB_ELEMENT void operator()(Element& e, no_constants /*constants*/, Sums& results) const {
-    results.check_finite(e.gradient);
-    results.add_square(0, e.gradient);
   }
 };
 

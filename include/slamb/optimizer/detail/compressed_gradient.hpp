@@ -108,8 +108,8 @@ requires(!requires { requires Compressor::selects_all; } &&
          selects<Compressor>) class gradient_exchange<Compressor, ErrorFeedback, Context> {
   static_assert(
       ErrorFeedback::worker_state && !ErrorFeedback::server_state,
-      "slamb: basic_lamb with a Compressor that leaves elements out needs an ErrorFeedback that keeps them at "
-      "the rank: residual<>; or use basic_slamb, which keeps them in the momentum");
+      "slamb: LAMB or AdamW with a Compressor that leaves elements out needs an ErrorFeedback that keeps them at "
+      "the rank: residual<>; or use slamb, which keeps them in the momentum");
   static_assert(std::is_same_v<typename error_storage<ErrorFeedback>::type, float>,
                 "slamb: a sparsifier keeps its residual as float; use residual<float>");
   using sparsifier_type = std::remove_cvref_t<decltype(sparsifier_of(std::declval<Compressor&>()))>;
@@ -152,7 +152,7 @@ requires(!requires { requires Compressor::selects_all; } &&
     context.executor.run(passes::receive{{}, payload_.scale(context)}, g, payload(context), *selection_,
                          context.all_tiles());
     g.gradient_is_exchanged = true;
-    clip_gradient(g, context, settings_.max_norm);
+    clip_exchanged(context, g.exchanged, settings_.max_norm);
     return g;
   }
 

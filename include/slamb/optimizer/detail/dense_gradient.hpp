@@ -22,83 +22,35 @@
 
 namespace slamb::detail {
 
+class optimizer_core;
+
 /// True if c bounds the norm; ∞ does not.
 inline bool bounds_norm(double c) noexcept { return std::isfinite(c); }
 
-/// g ← g min(1, c/(‖g‖ + 1e-6)), the norm over all tensors; for an executor to invoke.
-struct clip_gradient_scale {
-  step_record* record;
-  adam_scalars* scalars;
-  const double* square;  ///< sum of the squares of the gradient as it is read
-  double c;
-
-  SLAMB_HOST_DEVICE void operator()() const {
-    record->norm = record->gradient_scale * sqrt(*square);
-    const double factor = c / (record->norm + 1e-6);
-    if (factor < 1.0) record->gradient_scale *= factor;
-    scalars->gradient_scale = static_cast<float>(record->gradient_scale);
-  }
-};
-
 /// g ← g min(1, c/(‖g‖ + 1e-6)), through the gradient scale of the step.
 ///
+/// @param gradients   the view in which passes read them
 /// @param not_finite  becomes 1 if a gradient is not finite
-template <class View, class Context>
-void clip_gradient(const View& view, Context& context, double c, std::uint32_t* not_finite = nullptr) {
-  if (!bounds_norm(c)) return;
-  context.executor.run(dense_gradient_passes::norm{}, view, context.all_tiles(), context.sums(), not_finite);
-  context.executor.add_up({context.sums(), context.tensors.tiles().size()}, context.sums());
-  context.executor.invoke(clip_gradient_scale{context.record(), context.scalars(), context.sums(), c});
-}
+void clip_gradient(const optimizer_core& core, const any_view& gradients, double c,
+                   std::uint32_t* not_finite = nullptr);
 
-/// This rank's share of the mean of ‖g_i‖² over ranks.
-struct write_square_share {
-  const double* square;
-  float* share;
-  int ranks;
-
-  SLAMB_HOST_DEVICE void operator()() const { *share = static_cast<float>(*square / static_cast<double>(ranks)); }
-};
-
-/// Reads the mean. If it is not finite, all ranks skip the step.
-struct read_mean_square {
-  step_record* record;
-  const float* mean;
-  double* square;
-
-  SLAMB_HOST_DEVICE void operator()() const {
-    *square = static_cast<double>(*mean);
-    if (!(*mean <= 0x1.fffffep127F)) record->not_finite = 1;
-  }
-};
+/// The same for gradients in the exchange buffer, `exchanged`.
+void clip_exchanged(const optimizer_core& core, float* exchanged, double c);
 
 /// Clips gradients whose mean no rank knows, by one factor for all ranks: with the norm √(mean ‖g_i‖²), which is at least the
 /// norm of the mean. It takes a collective of one float. Or by ‖g_i‖ of each rank, without a collective.
 class own_gradient_clip {
  public:
-  template <class Context, class Options>
-  void plan(Context& context, const Options& o) {
-    c_ = o.max_gradient_norm;
-    is_local_ = o.clip_locally || context.ranks.size() == 1;
-    share_ = context.memory.template plan<float>("scalars", 1);
+  template <class Options>
+  void plan(optimizer_core& core, const Options& o) {
+    plan(core, o.max_gradient_norm, o.clip_locally);
   }
+  void plan(optimizer_core& core, double c, bool is_local);
 
   bool is_active() const noexcept { return bounds_norm(c_); }
 
   /// Call it once in a step, when all gradients are ready and before a signal is formed. Also checks that they are finite.
-  template <class Context>
-  void clip(Context& context) const {
-    if (!is_active()) return;
-    if (is_local_) return clip_gradient(context.view(), context, c_, context.not_finite());
-    context.executor.run(dense_gradient_passes::norm{}, context.view(), context.all_tiles(), context.sums(),
-                         context.not_finite());
-    context.executor.add_up({context.sums(), context.tensors.tiles().size()}, context.sums());
-    const std::span<float> share = context.memory.view(share_);
-    context.executor.invoke(write_square_share{context.sums(), share.data(), context.ranks.size()});
-    context.ranks.all_reduce_sum(share, context.executor.stream());
-    context.executor.invoke(read_mean_square{context.record(), share.data(), context.sums()},
-                            clip_gradient_scale{context.record(), context.scalars(), context.sums(), c_});
-  }
+  void clip(optimizer_core& core) const;
 
  private:
   double c_ = 0.0;
@@ -113,32 +65,8 @@ class own_gradient_clip {
 /// @param skip_non_finite  false: exchanges gradients without a check
 /// @param max_norm  c, used by a single rank, whose check then also clips; ∞: no clipping
 /// @return false if the bucket is not the last and nothing is exchanged early
-template <class Context>
-bool exchange_dense_gradient(Context& context, std::span<float> buffer, bool skip_non_finite,
-                             const gradient_bucket& bucket, double max_norm = std::numeric_limits<double>::infinity()) {
-  auto g = context.view();
-  std::uint32_t* const not_finite = skip_non_finite ? context.not_finite() : nullptr;
-  if (context.ranks.size() == 1) {
-    if (!bucket.is_last) return false;
-    if (bounds_norm(max_norm))
-      clip_gradient(g, context, max_norm, not_finite);
-    else if (skip_non_finite)
-      context.executor.run(dense_gradient_passes::check{}, g, context.all_tiles(), nullptr, not_finite);
-    context.executor.invoke(skip_if_not_finite{context.record(), skip_non_finite});
-    return true;
-  }
-  g.exchanged = buffer.data();
-  context.executor.run(dense_gradient_passes::gather{}, g, bucket.tiles, nullptr, not_finite);
-  const std::uint64_t first = context.tensors.first_element(bucket.first);
-  const std::span<float> values = buffer.subspan(first, context.tensors.first_element(bucket.last) - first);
-  if (!bucket.is_last) {
-    context.overlap.start_sum(values, context.ranks);
-  } else {
-    context.overlap.join();
-    all_reduce_payload(values, buffer.size(), context, skip_non_finite);
-  }
-  return true;
-}
+bool exchange_dense_gradient(optimizer_core& core, std::span<float> buffer, bool skip_non_finite,
+                             const gradient_bucket& bucket, double max_norm = std::numeric_limits<double>::infinity());
 
 /// The view in which passes read these gradients; times the scale of the step, they are the mean.
 template <class Context>
@@ -154,7 +82,7 @@ auto dense_mean(const Context& context, std::span<float> buffer) noexcept {
 template <class Context>
 auto clipped_mean(Context& context, std::span<float> buffer, double max_norm) {
   const auto g = dense_mean(context, buffer);
-  if (context.ranks.size() > 1) clip_gradient(g, context, max_norm);  // a single rank has clipped it
+  if (context.ranks.size() > 1) clip_exchanged(context, g.exchanged, max_norm);  // a single rank has clipped it
   return g;
 }
 
@@ -200,14 +128,15 @@ template <class Compressor, class ErrorFeedback, class Context>
 class gradient_exchange {
   static_assert(
       requires { requires Compressor::selects_all; } || !(quantizer<Compressor> || selects<Compressor>),
-      "slamb: basic_lamb with a Compressor other than no_compressor needs #include <slamb/compressed_lamb.hpp>");
+      "slamb: LAMB or AdamW with a Compressor other than no_compressor needs #include <slamb/compressed_lamb.hpp>");
   static_assert(
       requires { requires Compressor::selects_all; } || quantizer<Compressor> || selects<Compressor>,
-      "slamb: basic_lamb's Compressor must be no_compressor, a quantizer (bits of every element), a sparsifier (some "
-      "elements) or a chain of a sparsifier and a quantizer");
-  static_assert(!ErrorFeedback::worker_state && !ErrorFeedback::server_state,
-                "slamb: basic_lamb without compression has no compression error; its ErrorFeedback must have no error "
-                "buffers, such as no_error_feedback");
+      "slamb: the Compressor of LAMB or AdamW must be no_compressor, a quantizer (bits of every element), a sparsifier "
+      "(some elements) or a chain of a sparsifier and a quantizer");
+  static_assert(
+      !ErrorFeedback::worker_state && !ErrorFeedback::server_state,
+      "slamb: LAMB or AdamW without compression has no compression error; its ErrorFeedback must have no error "
+      "buffers, such as no_error_feedback");
 
  public:
   gradient_exchange(const Compressor& /*compressor*/, const gradient_settings& settings) : settings_(settings) {}

@@ -45,12 +45,10 @@ void report_directions(const Context& context, View model, const Options& option
   model.skip = nullptr;  // a step that failed may have been skipped before
   using count = count_directions<Variance>;
   context.executor.run(count{context.scalars()}, model, context.all_tiles(), context.sums());
-  context.executor.template visit_segments<count::sums>(
-      context.tensors.first_tiles(), 0, context.tensors.segments().size(), context.sums(), context.ranks.wrapped(),
-      [&all](std::size_t, const double* of_tensor) {
-        all.bounded_elements += static_cast<std::uint64_t>(of_tensor[0]);
-        all.late_elements += static_cast<std::uint64_t>(of_tensor[1]);
-      });
+  context.visit_sums(count::sums, [&all](std::size_t, const double* of_tensor) {
+    all.bounded_elements += static_cast<std::uint64_t>(of_tensor[0]);
+    all.late_elements += static_cast<std::uint64_t>(of_tensor[1]);
+  });
 }
 
 }  // namespace slamb::detail

@@ -178,9 +178,8 @@ class parameter_exchange<ParameterSync, Context> {
     model.skip = nullptr;
     context.executor.run(sum_difference{}, model, context.all_tiles(), context.sums());
     std::vector<double> all(context.tensors.groups(), 0.0);
-    context.executor.template visit_segments<1>(
-        context.tensors.first_tiles(), 0, context.tensors.segments().size(), context.sums(), context.ranks.wrapped(),
-        [&](std::size_t i, const double* square) { all[context.tensors.segments()[i].group] += *square; });
+    context.visit_sums(
+        1, [&](std::size_t i, const double* square) { all[context.tensors.segments()[i].group] += *square; });
     for (double& norm : all) norm = std::sqrt(norm);
     return all;
   }

@@ -49,8 +49,9 @@ class gradient_exchange<Compressor, ErrorFeedback, Context> {
     if constexpr (requires { compressor.zero_aware; })
       if (compressor.zero_aware)
         throw std::invalid_argument(
-            "slamb: basic_lamb's compressor has zero_aware = true, but it must be false, because the variance starts "
-            "at 0 and would exclude every element for good; mark rows without a gradient by tensor_options::rows");
+            "slamb: the compressor of LAMB or AdamW has zero_aware = true, but it must be false, because the variance "
+            "starts at 0 and would exclude every element for good; mark rows without a gradient by "
+            "tensor_options::rows");
   }
 
   void plan(Context& context) {
@@ -87,7 +88,7 @@ class gradient_exchange<Compressor, ErrorFeedback, Context> {
     g.exchanged = context.memory.view(mean_).data();
     codes_.receive(decode_gradient{}, context, g, context.memory.view(messages_), context.all_tiles());
     g.gradient_is_exchanged = true;
-    clip_gradient(g, context, settings_.max_norm);
+    clip_exchanged(context, g.exchanged, settings_.max_norm);
     return g;
   }
 

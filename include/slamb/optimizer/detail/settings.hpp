@@ -9,9 +9,9 @@
 #include <typeinfo>
 
 #include "slamb/core/concepts.hpp"
-#include "slamb/core/detail/consistency_check.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/ranks/consistency_check.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
 #include "slamb/optimizer/detail/update_bound.hpp"
@@ -74,22 +74,6 @@ consistency_check consistency_of(std::string_view recipe, const Options& o, std:
 
 /// Adds the properties of tensors that must be equal on all ranks. The list of names is the same for every tensor, because ranks
 /// first compare the names.
-inline void describe_tensors(const layout& tensors, consistency_check& facts) {
-  for (std::size_t i = 0; i < tensors.segments().size(); ++i) {
-    const segment& s = tensors.segments()[i];
-    const std::string tensor = "tensor " + std::to_string(i);
-    facts.add_word("the size of " + tensor, s.size);
-    facts.add_word("the bytes of a parameter of " + tensor, size_of(s.data_type));
-    facts.add_float("the weight decay of " + tensor, s.weight_decay);
-    facts.add_float("the learning-rate factor of " + tensor, s.learning_rate_factor);
-    facts.add_word("the group of " + tensor, s.group);
-    facts.add_word("the option adapt of " + tensor, s.adapt ? 1 : 0);
-    facts.add_word("whether " + tensor + " has at most one dimension", s.one_dimensional ? 1 : 0);
-    facts.add_word("the option compress of " + tensor, s.dense ? 0 : 1);  // SLAMB derives it from the facts above
-    facts.add_word("the number of rows of " + tensor, s.rows.size());     // 0: the option is not set
-    facts.add_hash("the rows of " + tensor + " that take part",
-                   hash_of({reinterpret_cast<const char*>(s.rows.data()), s.rows.size()}));
-  }
-}
+void describe_tensors(const layout& tensors, consistency_check& facts);
 
 }  // namespace slamb::detail

@@ -7,9 +7,10 @@
 #include <span>
 #include <type_traits>
 
-#include "slamb/detail/exchange/consistency.hpp"
+#include "slamb/core/allocator.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/precision.hpp"
 #include "slamb/detail/state/state_part.hpp"
@@ -22,16 +23,30 @@ struct stored_array {
   std::size_t element_bytes;
 };
 
-/// Checks that the backend's memory can hold the state of a very large model, before tables are made on the host that could fill
-/// the machine. Smaller models are checked when all their memory is allocated.
+/// Checks that memory can hold the state of a very large model.
 /// @throws out_of_memory
-template <class Backend>
-void require_room_for_state(const layout& tensors, const Backend& backend, std::span<const stored_array> arrays) {
-  constexpr std::uint64_t of_small_tables = std::uint64_t{1} << 35U;  // elements: 64 MiB of tiles, 256 GiB of state
-  if (tensors.state_elements() <= of_small_tables) return;
-  arena state;
-  for (const stored_array& a : arrays) static_cast<void>(state.plan(a.name, tensors.state_elements(), a.element_bytes));
-  state.allocate(allocator_of(backend));
+void require_room_for_state(const layout& tensors, const allocator& memory, std::span<const stored_array> arrays);
+
+/// The address of an array, however it is stored.
+inline std::byte* address_of(float* array) noexcept { return reinterpret_cast<std::byte*>(array); }
+inline std::byte* address_of(const bfloat16_numbers& array) noexcept {
+  return reinterpret_cast<std::byte*>(array.bits);
+}
+template <bool Signed>
+std::byte* address_of(const eight_bit_numbers<Signed>& array) noexcept {
+  return reinterpret_cast<std::byte*>(array.codes);
+}
+
+/// The same model for the passes of the core.
+/// @param view  of a recipe, with momentum and variance
+template <class View>
+any_view any_view_of(const View& view) noexcept {
+  any_view all{view};
+  if constexpr (has_draws<typename View::precision>) all.draws = view.draws;
+  if constexpr (has_blocks<typename View::precision>) all.scales = view.scales;
+  all.momentum = address_of(view.momentum);
+  all.variance = address_of(view.variance);
+  return all;
 }
 
 /// Plans state arrays in the backend's memory, [state elements] each, adds them to views of the model, and saves them.

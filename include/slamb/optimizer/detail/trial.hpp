@@ -39,8 +39,7 @@ constexpr std::uint64_t scaled_size(std::uint64_t size, double part) noexcept {
 class synthetic_model {
  public:
   /// @param part  in (0, 1]: part of the elements of each tensor; tensors with rows keep complete rows, at least one
-  template <class Executor>
-  synthetic_model(std::span<const parameter> like, double part, const Executor& executor, const allocator& from) {
+  synthetic_model(std::span<const parameter> like, double part, const machine& on) {
     tensors_.assign(like.begin(), like.end());
     std::vector<region<std::byte>> data, gradients;
     for (parameter& p : tensors_) {
@@ -53,12 +52,12 @@ class synthetic_model {
       data.push_back(memory_.plan<std::byte>("scratch", p.size * size_of(p.data.type())));
       gradients.push_back(memory_.plan<std::byte>("scratch", p.size * size_of(p.gradient.type())));
     }
-    memory_.allocate(from);
+    memory_.allocate(on.memory_source());
     const std::vector<float> values = made_up_values();
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
       parameter& p = tensors_[i];
-      p.data = {filled(executor, memory_.view(data[i]), bytes_of_values(values, p.data.type())), p.data.type()};
-      p.gradient = {filled(executor, memory_.view(gradients[i]), bytes_of_values(values, p.gradient.type())),
+      p.data = {filled(on, memory_.view(data[i]), bytes_of_values(values, p.data.type())), p.data.type()};
+      p.gradient = {filled(on, memory_.view(gradients[i]), bytes_of_values(values, p.gradient.type())),
                     p.gradient.type()};
     }
   }
@@ -92,11 +91,10 @@ class synthetic_model {
     return all;
   }
 
-  template <class Executor>
-  static std::byte* filled(const Executor& executor, std::span<std::byte> tensor, std::span<const std::byte> values) {
+  static std::byte* filled(const machine& on, std::span<std::byte> tensor, std::span<const std::byte> values) {
     for (std::size_t first = 0; first < tensor.size(); first += values.size()) {
       const std::size_t count = std::min(values.size(), tensor.size() - first);
-      executor.upload(values.first(count), tensor.subspan(first, count));
+      on.upload_bytes(values.first(count), tensor.subspan(first, count));
     }
     return tensor.data();
   }
@@ -109,19 +107,12 @@ class synthetic_model {
 /// The learning rate of trials, at which parameters stay in the range of floats unless λ is very large.
 inline constexpr double trial_rate = 1e-4;
 
-}  // namespace slamb::detail
-
-namespace slamb::kit {
-
-/// Tells `choose` how to time an optimizer. This is for optimizers whose steps all cost the same; specialise it for others, with
-/// these members. `type` is the optimizer that is timed. After two steps its schedules must have reached the kinds of step that
-/// make up most of a training.
-template <class Optimizer>
-struct trial_of {
+/// How `choose` times an optimizer of this recipe. This is for recipes whose steps all cost the same.
+template <class Optimizer, class Recipe>
+struct trial_of_recipe {
   static_assert(
-      !requires { requires Optimizer::recipe_type::has_several_kinds_of_step; },
-      "slamb: the steps of this recipe do not all cost the same, and kit::trial_of knows it by the type of the "
-      "library's optimizer; give choose that type, or specialise kit::trial_of for the derived one");
+      !requires { requires Recipe::has_several_kinds_of_step; },
+      "slamb: the steps of this recipe do not all cost the same; specialise kit::trial_of for its optimizer");
   using type = Optimizer;
   using options_type = typename Optimizer::options_type;
 
@@ -135,21 +126,20 @@ struct trial_of {
     return {1.0};
   }
   /// Takes a step of number `kind`.
-  static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(detail::trial_rate); }
+  static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(trial_rate); }
 };
 
 /// SLAMB: a step, and the averaging of parameters, which counts once in H steps. Differences are exchanged in each step of the
 /// trial, for any H.
-template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend,
-          class ParameterSync>
-struct trial_of<basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, ParameterSync>> {
-  using type = basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, ParameterSync>;
+template <class Optimizer, class Compressor, class ErrorFeedback, class TrustRatio, class Backend, class ParameterSync>
+struct trial_of_recipe<Optimizer, slamb_recipe<Compressor, ErrorFeedback, TrustRatio, Backend, ParameterSync>> {
+  using type = Optimizer;
   using options_type = typename type::options_type;
   static constexpr std::size_t kinds = 2, each_time = 1;
 
   static options_type options(options_type o, double part) {
     o.local_steps = capability::sends_differences<ParameterSync> && o.local_steps > 0 ? 1 : 0;
-    o.dense_below = detail::scaled_size(o.dense_below, part);
+    o.dense_below = scaled_size(o.dense_below, part);
     return o;
   }
   static std::array<double, 2> weights(const options_type& o, std::uint64_t /*training_steps*/) {
@@ -157,16 +147,18 @@ struct trial_of<basic_slamb<Compressor, ErrorFeedback, TrustRatio, Communicator,
     return {1.0, averages ? 1.0 / static_cast<double>(o.local_steps) : 0.0};
   }
   static void take(type& optimizer, std::size_t kind) {
-    kind == 0 ? optimizer.step(detail::trial_rate) : optimizer.synchronize_parameters();
+    kind == 0 ? optimizer.step(trial_rate) : optimizer.synchronize_parameters();
   }
 };
 
 /// 1-bit optimizers: a step of the compressed phase. Warm-up steps cost as much as a dense optimizer's.
-template <class Compressor, class ErrorFeedback, class TrustRatio, class Communicator, class Backend, class WarmUp,
+template <class Optimizer, class Compressor, class ErrorFeedback, class TrustRatio, class Backend, class WarmUp,
           class DenseCompressor>
-struct trial_of<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, WarmUp, DenseCompressor>> {
+struct trial_of_recipe<Optimizer,
+                       one_bit_recipe<Compressor, ErrorFeedback, TrustRatio, Backend, WarmUp, DenseCompressor>> {
   using type =
-      basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicator, Backend, fixed_warm_up, DenseCompressor>;
+      optimizer_over<one_bit_recipe<Compressor, ErrorFeedback, TrustRatio, Backend, fixed_warm_up, DenseCompressor>,
+                     typename Optimizer::communicator_type>;
   using options_type = one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp, DenseCompressor>;
   static constexpr std::size_t kinds = 1, each_time = 1;
 
@@ -185,16 +177,17 @@ struct trial_of<basic_one_bit<Compressor, ErrorFeedback, TrustRatio, Communicato
             .dense_compressor = o.dense_compressor};
   }
   static std::array<double, 1> weights(const options_type& /*o*/, std::uint64_t /*training_steps*/) { return {1.0}; }
-  static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(detail::trial_rate); }
+  static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(trial_rate); }
 };
 
 /// 0/1 Adam: a local step with an exchange and one without, in turn.
-template <class Compressor, class ErrorFeedback, class Communicator, class Backend, class VarianceSchedule,
+template <class Optimizer, class Compressor, class ErrorFeedback, class Backend, class VarianceSchedule,
           class LocalSchedule, class DenseCompressor>
-struct trial_of<basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend, VarianceSchedule, LocalSchedule,
-                                    DenseCompressor>> {
-  using type = basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Backend, exponential_variance_interval,
-                                   doubling_local_interval, DenseCompressor>;
+struct trial_of_recipe<Optimizer, zero_one_adam_recipe<Compressor, ErrorFeedback, Backend, VarianceSchedule,
+                                                       LocalSchedule, DenseCompressor>> {
+  using type = optimizer_over<zero_one_adam_recipe<Compressor, ErrorFeedback, Backend, exponential_variance_interval,
+                                                   doubling_local_interval, DenseCompressor>,
+                              typename Optimizer::communicator_type>;
   using options_type =
       zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule, DenseCompressor>;
   static constexpr std::size_t kinds = 2, each_time = 2;
@@ -225,8 +218,18 @@ struct trial_of<basic_zero_one_adam<Compressor, ErrorFeedback, Communicator, Bac
     const double part = static_cast<double>(exchanges) / static_cast<double>(training_steps);
     return {part, 1.0 - part};
   }
-  static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(detail::trial_rate); }
+  static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(trial_rate); }
 };
+
+}  // namespace slamb::detail
+
+namespace slamb::kit {
+
+/// Tells `choose` how to time an optimizer. This is for the library's recipes, and for others whose steps all cost the same;
+/// specialise it for others, with the members of `detail::trial_of_recipe`. `type` is the optimizer that is timed. After two steps
+/// its schedules must have reached the kinds of step that make up most of a training.
+template <class Optimizer>
+struct trial_of : detail::trial_of_recipe<Optimizer, typename Optimizer::recipe_type> {};
 
 }  // namespace slamb::kit
 
@@ -293,14 +296,12 @@ class trial {
   }
 
   /// The time of a mean step of the training on the synthetic tensors, averaged over ranks, equal on all. Collective.
-  template <class Ranks, class Executor>
-  typical_time time(Ranks& ranks, const Executor& executor, const allocator& memory) {
+  typical_time time(const summing_ranks& ranks) {
     typical_time all;
     for (std::size_t kind = 0; kind < how::kinds; ++kind) {
-      call_in_backend(std::span<float>(seconds_[kind]), executor, memory, ranks,
-                      [&ranks](std::span<float> values, auto stream) { ranks.all_reduce_sum(values, stream); });
+      ranks.all_reduce_sum(seconds_[kind]);
       std::vector<double> means(seconds_[kind].begin(), seconds_[kind].end());
-      for (double& sum : means) sum /= ranks.size();
+      for (double& sum : means) sum /= ranks.size;
       const typical_time one = typical_of(means);
       all.seconds += rounded_product(weights_[kind], one.seconds);
       all.deviation += rounded_product(weights_[kind], one.deviation);

@@ -5,6 +5,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -13,6 +15,8 @@
 
 #include "../world.hpp"
 #include "device_buffer.hpp"
+#include "slamb/testing/check_communicator.hpp"
+#include "support/memory_on_stream.hpp"
 
 namespace {
 
@@ -88,6 +92,26 @@ TEST_CASE("cuda_mpi_communicator: conforms with staging buffers of several sizes
   cuda_mpi_communicator communicator(MPI_COMM_WORLD, {.staging_bytes = 1 << 15});
   check_size<std::uint64_t>(device_world{{}, &communicator}, processes::all(), 10'007);
   check_size<std::uint8_t>(device_world{{}, &communicator}, processes::all(), 100'003);
+}
+
+TEST_CASE("cuda_mpi_communicator: passes check_communicator on a stream, with both transports") {
+  const mpi_that reaches(true);
+  std::map<void*, std::unique_ptr<device_stand_in::memory>> device;
+  const slamb::allocator memory{.allocate =
+                                    [&device](std::size_t bytes) {
+                                      auto allocated = std::make_unique<device_stand_in::memory>(bytes);
+                                      void* const first = allocated->data();
+                                      device[first] = std::move(allocated);
+                                      return first;
+                                    },
+                                .deallocate = [&device](void* first, std::size_t /*bytes*/) { device.erase(first); }};
+  for (const mpi_transport transport : {mpi_transport::staged, mpi_transport::direct}) {
+    CUstream_st stream;
+    cuda_mpi_communicator communicator(MPI_COMM_WORLD, {.transport = transport, .staging_bytes = 4096});
+    CHECK_NOTHROW(slamb::check_communicator<double>(
+        communicator, test_support::memory_on_stream{.stream = &stream, .memory = memory}, {.large = 2001}));
+    CHECK(device_stand_in::last_error == cudaSuccess);
+  }
 }
 
 TEST_CASE("cuda_mpi_communicator: conforms with streams that run at once") {

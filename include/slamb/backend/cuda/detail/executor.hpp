@@ -22,8 +22,8 @@
 #include "slamb/backend/cuda/detail/scale_kernels.hpp"
 #include "slamb/backend/cuda/detail/segment_kernels.hpp"
 #include "slamb/backend/cuda/detail/selected_kernel.hpp"
-#include "slamb/communicator/any_communicator.hpp"
 #include "slamb/core/bfloat16.hpp"
+#include "slamb/core/detail/stream_waiter.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/messages.hpp"
 #include "slamb/detail/pass/step_state.hpp"
@@ -39,8 +39,6 @@ class executor {
   /// Only the device knows the results of a step.
   static constexpr bool is_synchronous = false;
   using no_error_storage = no_storage;
-  /// The communicator whose collectives may be on the stream.
-  using ranks_type = any_communicator<decltype(std::declval<const Device&>().stream())>;
 
   explicit executor(Device device) : device_(std::move(device)) {}
 
@@ -64,20 +62,20 @@ class executor {
   }
   /// Waits for all work on the stream.
   /// @throws std::logic_error while steps are captured; the exceptions of `ranks.wait`, for example if a peer has failed
-  void wait(const ranks_type& ranks) const {
+  void wait(const stream_waiter& ranks) const {
     require_no_capture("waits for the device's work");
     ranks.wait(device_.stream());
   }
   /// Waits.
   /// @throws as `wait`
-  void download(std::span<const std::byte> from, std::span<std::byte> to, const ranks_type& ranks) const {
+  void download(std::span<const std::byte> from, std::span<std::byte> to, const stream_waiter& ranks) const {
     wait(ranks);
     device_.download(from, to);
   }
 
   /// Returns one value. Waits.
   template <class T>
-  T read(const T* from, const ranks_type& ranks) const {
+  T read(const T* from, const stream_waiter& ranks) const {
     T value;
     download(std::as_bytes(std::span(from, 1)), std::as_writable_bytes(std::span(&value, 1)), ranks);
     return value;
@@ -100,7 +98,7 @@ class executor {
   static void invoke(nothing_to_do /*function*/) noexcept {}
 
   /// Waits.
-  double total(std::span<const double> values, const ranks_type& ranks) const {
+  double total(std::span<const double> values, const stream_waiter& ranks) const {
     double sum = 0.0;
     for (const double value : downloaded(values, ranks)) sum += value;
     return sum;
@@ -111,7 +109,7 @@ class executor {
 
   /// Waits, copies the values to the host, and sums there.
   template <class Storage>
-  double sum_of_squares(std::span<const Storage> values, const ranks_type& ranks) const {
+  double sum_of_squares(std::span<const Storage> values, const stream_waiter& ranks) const {
     constexpr std::size_t piece = std::size_t{1} << 20U;
     double sum = 0.0;
     for (std::size_t first = 0; first < values.size(); first += piece)
@@ -144,7 +142,7 @@ class executor {
   /// Waits, because it returns the payload's size.
   template <class Selection>
   std::uint64_t scan_payload_offsets(const model_view& view, const Selection& selection,
-                                     std::span<std::uint64_t> tile_offsets, const ranks_type& ranks) const {
+                                     std::span<std::uint64_t> tile_offsets, const stream_waiter& ranks) const {
     scan_payload_offsets_in(view, selection, tile_offsets, std::numeric_limits<std::uint64_t>::max(), nullptr);
     return read(&tile_offsets.back(), ranks);
   }
@@ -173,7 +171,7 @@ class executor {
   /// Waits.
   template <int Sums, int Maxima = 0, class Visit>
   void visit_segments(std::span<const std::size_t> first_tile, std::size_t first, std::size_t last,
-                      const double* of_tiles, const ranks_type& ranks, const Visit& visit) const {
+                      const double* of_tiles, const stream_waiter& ranks, const Visit& visit) const {
     constexpr std::size_t results = Sums + Maxima;
     const std::vector<double> all = downloaded(std::span(of_tiles, first_tile.back() * results), ranks);
     for (std::size_t tensor = first; tensor < last; ++tensor) {
@@ -244,7 +242,7 @@ class executor {
   }
 
   template <class T>
-  std::vector<T> downloaded(std::span<const T> values, const ranks_type& ranks) const {
+  std::vector<T> downloaded(std::span<const T> values, const stream_waiter& ranks) const {
     std::vector<T> all(values.size());
     download(std::as_bytes(values), std::as_writable_bytes(std::span(all)), ranks);
     return all;

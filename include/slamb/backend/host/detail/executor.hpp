@@ -13,8 +13,8 @@
 #include "slamb/backend/host/detail/decoded_tile_runner.hpp"
 #include "slamb/backend/host/detail/thread_pool.hpp"
 #include "slamb/backend/host/detail/tile_runner.hpp"
-#include "slamb/communicator/any_communicator.hpp"
 #include "slamb/core/detail/process.hpp"
+#include "slamb/core/detail/stream_waiter.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/messages.hpp"
 
@@ -29,7 +29,6 @@ class executor {
  public:
   /// The results of a step can be read without waiting.
   static constexpr bool is_synchronous = true;
-  using ranks_type = any_communicator<>;
 
   /// @param threads   including the calling thread
   /// @param elements  elements of the model; a small model uses fewer threads
@@ -65,16 +64,17 @@ class executor {
   static void require_memory(const void* /*memory*/, const char* /*what*/) noexcept {}
 
   /// Waits until all work is done.
-  static void wait(const ranks_type& /*ranks*/) noexcept {}
+  static void wait(const stream_waiter& /*ranks*/) noexcept {}
 
   /// Copies from the backend's memory to host memory.
-  static void download(std::span<const std::byte> from, std::span<std::byte> to, const ranks_type& /*ranks*/) noexcept {
+  static void download(std::span<const std::byte> from, std::span<std::byte> to,
+                       const stream_waiter& /*ranks*/) noexcept {
     std::copy(from.begin(), from.end(), to.begin());
   }
 
   /// Reads one value from the backend's memory.
   template <class T>
-  static T read(const T* from, const ranks_type& /*ranks*/) noexcept {
+  static T read(const T* from, const stream_waiter& /*ranks*/) noexcept {
     return *from;
   }
   template <class T>
@@ -83,14 +83,16 @@ class executor {
   }
 
   /// The sum of `values`, in order.
-  static double total(std::span<const double> values, const ranks_type& /*ranks*/) noexcept { return sum_of(values); }
+  static double total(std::span<const double> values, const stream_waiter& /*ranks*/) noexcept {
+    return sum_of(values);
+  }
 
   /// Writes the sum of `values`, in order, to `to` in the backend's memory. `to` may be one of the values.
   static void add_up(std::span<const double> values, double* to) noexcept { *to = sum_of(values); }
 
   /// Σ x², in a fixed order.
   template <class Storage>
-  static double sum_of_squares(std::span<const Storage> values, const ranks_type& /*ranks*/) {
+  static double sum_of_squares(std::span<const Storage> values, const stream_waiter& /*ranks*/) {
     double_sum sum;
     std::size_t i = 0;
     for (; i + lanes <= values.size(); i += lanes) sum.add_square(load_floats(values.data() + i));
@@ -132,7 +134,7 @@ class executor {
   /// @return the elements of the payload
   template <class Selection>
   std::uint64_t scan_payload_offsets(const model_view& view, const Selection& selection,
-                                     std::span<std::uint64_t> tile_offsets, const ranks_type& /*ranks*/) const {
+                                     std::span<std::uint64_t> tile_offsets, const stream_waiter& /*ranks*/) const {
     const std::size_t tiles = tile_offsets.size() - 1;
     pool_->for_each(0, tiles, 64, [&](std::size_t i) {
       tile_offsets[i + 1] = count_selected(selection, view.segments[view.tiles[i].segment], view.tiles[i]);
@@ -155,7 +157,7 @@ class executor {
   /// @param first_tile  [tensors + 1] as model_view::first_tile, in host memory
   template <int Sums, int Maxima = 0, class Visit>
   void visit_segments(std::span<const std::size_t> first_tile, std::size_t first, std::size_t last,
-                      const double* of_tiles, const ranks_type& /*ranks*/, const Visit& visit) const {
+                      const double* of_tiles, const stream_waiter& /*ranks*/, const Visit& visit) const {
     visit_sums<Sums, Maxima>(first_tile, first, last, of_tiles, visit);
   }
 

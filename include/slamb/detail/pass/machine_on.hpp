@@ -1,0 +1,173 @@
+// The machine of a Backend: its executor, behind the interface that the core calls.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "slamb/core/allocator.hpp"
+#include "slamb/core/detail/any_stream.hpp"
+#include "slamb/core/detail/call_scope.hpp"
+#include "slamb/core/detail/collectives.hpp"
+#include "slamb/detail/pass/executor.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/machine.hpp"
+#include "slamb/detail/pass/model_passes.hpp"
+#include "slamb/detail/pass/pass.hpp"
+#include "slamb/detail/pass/precision.hpp"
+#include "slamb/detail/pass/sparse_pass.hpp"
+#include "slamb/detail/pass/step_calls.hpp"
+#include "slamb/detail/runtime/late_read.hpp"
+#include "slamb/detail/runtime/side_stream.hpp"
+
+namespace slamb::detail {
+
+/// The allocator of a backend: the user's, or the backend's own.
+template <class Backend>
+allocator allocator_of(const Backend& backend) {
+  if constexpr (requires { backend.make_allocator(); })
+    return backend.make_allocator();
+  else
+    return backend.memory;
+}
+
+template <class Executor, class Stream>
+class late_flag_on final : public late_flag {
+ public:
+  explicit late_flag_on(const Executor& executor) : executor_(executor), late_(executor.stream()) {}
+
+  void start(const std::uint32_t* from) override { executor_.read_later(from, late_); }
+  std::uint32_t finish(const stream_waiter& ranks) override {
+    ranks.wait(late_.stream());
+    return late_.finish();
+  }
+
+ private:
+  const Executor& executor_;
+  late_read<Stream, std::uint32_t> late_;
+};
+
+template <class Stream>
+class side_sums_on final : public side_sums {
+  struct sum_over_ranks {
+    counted_collectives* ranks;
+    std::span<float> values;
+
+    void operator()(Stream stream) const { ranks->all_reduce_sum(values, stream); }
+  };
+
+ public:
+  side_sums_on(Stream beside, counted_collectives& ranks, std::size_t most) : ranks_(&ranks), side_(beside, most) {}
+
+  void start(std::span<float> values) override { side_.start({ranks_, values}); }
+  void join() override { side_.join(); }
+
+ private:
+  counted_collectives* ranks_;
+  side_stream<Stream, sum_over_ranks> side_;
+};
+
+/// Owns the executor, by which recipes run their own passes.
+template <class Backend>
+class machine_on final : public machine {
+ public:
+  using executor_type = typename Backend::executor_type;
+  using stream_type = typename Backend::stream_type;
+  using precision = typename precision_of<Backend>::type;
+
+  static_assert(backend_executor<executor_type>,
+                "slamb: the executor of a Backend must have the members of detail::backend_executor "
+                "(slamb/detail/pass/executor.hpp), as the executors of host_backend and cuda_backend have");
+#if defined(__CUDACC__)
+  static_assert(!executor_type::is_synchronous,
+                "slamb: compile optimizers on the host backend in a .cpp file, because nvcc rejects vectors in "
+                "functions that are also for the device");
+#endif
+
+  /// @param elements  of the model
+  machine_on(Backend backend, std::uint64_t elements)
+      : machine(facts_of(backend)), executor_(backend.make_executor(elements)), memory_(allocator_of(backend)) {}
+
+  const executor_type& executor() const noexcept { return executor_; }
+
+  any_stream stream() const noexcept override { return executor_.stream(); }
+  call_scope enter() const noexcept override {
+    if constexpr (requires { executor_.enter(); })
+      return executor_.enter();
+    else
+      return {};
+  }
+  bool is_capturing() const override {
+    if constexpr (executor_type::is_synchronous)
+      return false;
+    else
+      return executor_.is_capturing();
+  }
+  allocator memory_source() const override { return memory_; }
+  void require_memory(const void* memory, const char* what) const override { executor_.require_memory(memory, what); }
+
+  void clear(std::span<std::byte> memory) const override { executor_.clear(memory); }
+  void upload_bytes(std::span<const std::byte> from, std::span<std::byte> to) const override {
+    executor_.upload(from, to);
+  }
+  void download(std::span<const std::byte> from, std::span<std::byte> to, const stream_waiter& ranks) const override {
+    executor_.download(from, to, ranks);
+  }
+  void wait(const stream_waiter& ranks) const override { executor_.wait(ranks); }
+
+  void invoke(const step_calls& calls) const override { executor_.invoke(calls); }
+  void run(const model_pass& pass, const any_view& view, tile_range tiles, double* sums,
+           std::uint32_t* not_finite) const override {
+    pass.visit([&](const auto& its) { run_one(its, view, tiles, sums, not_finite); });
+  }
+  void hash_payload(const model_view& view, const payload_view& payload, tile_range tiles,
+                    double* sums) const override {
+    executor_.run_packed(fingerprint_of_payload{}, view, payload, tiles, sums);
+  }
+  void add_up(std::span<const double> values, double* to) const override { executor_.add_up(values, to); }
+
+  std::unique_ptr<late_flag> make_late_flag() const override {
+    if constexpr (!executor_type::is_synchronous && requires { sizeof(late_read<stream_type, std::uint32_t>); })
+      return std::make_unique<late_flag_on<executor_type, stream_type>>(executor_);
+    else
+      return nullptr;
+  }
+  std::unique_ptr<side_sums> make_side_sums(counted_collectives& ranks, std::size_t most) const override {
+    return std::make_unique<side_sums_on<stream_type>>(executor_.stream(), ranks, most);
+  }
+
+ private:
+  static machine_facts facts_of(const Backend& backend) {
+    machine_facts facts{.is_synchronous = executor_type::is_synchronous,
+                        .takes_types = precision::takes_types,
+                        .rounds_by_chance = precision::rounds_by_chance,
+                        .has_draws = has_draws<precision>,
+                        .cache_bytes = backend.cache_bytes};
+    if constexpr (has_draws<precision>) facts.seed = backend.rounding.seed;
+    return facts;
+  }
+
+  template <class Pass>
+  void run_one(const Pass& pass, const any_view& all, tile_range tiles, double* sums, std::uint32_t* not_finite) const {
+    if constexpr (precision::takes_types ||
+                  !(std::is_same_v<Pass, reload_masters> || std::is_same_v<Pass, round_masters>))
+      executor_.run(pass, view_of_all(all), tiles, sums, not_finite);
+  }
+  static auto view_of_all(const any_view& all) noexcept {
+    using moments = arrays<array::momentum, array::variance, array::compared>;
+    state_view<view_in<precision>, moments> view{all, {}, {}, {all.compared}};
+    if constexpr (has_draws<precision>) view.draws = all.draws;
+    if constexpr (has_blocks<precision>) view.scales = all.scales;
+    view.momentum = storage_of_t<array::momentum, precision>::at(all.momentum, all.scales.momentum);
+    view.variance = storage_of_t<array::variance, precision>::at(all.variance, all.scales.variance);
+    return view;
+  }
+
+  executor_type executor_;
+  allocator memory_;
+};
+
+}  // namespace slamb::detail

@@ -1,0 +1,34 @@
+#pragma once
+
+#include "slamb/core/detail/collectives.hpp"
+
+namespace slamb::detail {
+
+SLAMB_DECL void counted_collectives::all_reduce_sum(std::span<float> values, any_stream stream) {
+  held_->all_reduce_sum(values, stream);
+  counts_.record(collective::all_reduce, values.size(), sizeof(float), size());
+}
+SLAMB_DECL void counted_collectives::all_reduce_sum_with_header(std::span<float> values, std::size_t header,
+                                                                any_stream stream) {
+  held_->all_reduce_sum(values, stream);
+  if (values.size() > header) counts_.record(collective::all_reduce, values.size() - header, sizeof(float), size());
+  const std::uint64_t bytes = header * sizeof(float);
+  comparisons_ = comparisons_ + traffic{values.size() > header ? 0U : 1U, header, bytes,
+                                        traffic::bytes_sent_by(collective::all_reduce, bytes, size())};
+}
+SLAMB_DECL void counted_collectives::broadcast(std::span<std::byte> values, int root, any_stream stream) {
+  held_->broadcast(values, root, stream);
+  counts_.record(collective::broadcast, values.size(), 1, size());
+}
+SLAMB_DECL void counted_collectives::all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
+                                                any_stream stream) {
+  held_->all_gather(mine, all, stream);
+  counts_.record(collective::all_gather, all.size(), 1, size());
+}
+SLAMB_DECL void counted_collectives::all_to_all(std::span<const std::byte> send, std::span<std::byte> receive,
+                                                any_stream stream) {
+  held_->all_to_all(send, receive, stream);
+  counts_.record(collective::all_to_all, send.size(), 1, size());
+}
+
+}  // namespace slamb::detail

@@ -1,0 +1,148 @@
+// The error that names the difference between ranks, after their fingerprints have shown that there is one. A part of
+// comparison.ipp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slamb/core/detail/hash.hpp"
+#include "slamb/core/error.hpp"
+#include "slamb/detail/exchange/consistency.hpp"
+#include "slamb/detail/pass/model_passes.hpp"
+#include "slamb/detail/pass/step_state.hpp"
+#include "slamb/detail/ranks/consistency_check.hpp"
+#include "slamb/optimizer/detail/comparison.hpp"
+#include "slamb/optimizer/detail/optimizer_core.hpp"
+
+namespace slamb::detail {
+
+/// This rank's state as it was when ranks were found to differ. Its parts are compared in an order in which each comparison makes
+/// sense after the ones before it.
+class difference_of_ranks {
+ public:
+  /// @param has_equal_parameters  true if all ranks must have the same parameters
+  /// @param anchor                [state elements]; null: there is none
+  difference_of_ranks(const optimizer_core& core, comparing_call call, bool has_equal_parameters, float* anchor)
+      : core_(core),
+        call_(call),
+        has_equal_parameters_(has_equal_parameters),
+        anchor_(anchor),
+        record_(core.read(core.record())) {}
+
+  /// Finds the first part in which ranks differ.
+  /// @throws rank_mismatch_error, on every rank; communicator_error, on every rank, if no part differs
+  [[noreturn]] void find(const host_ranks& ranks, bool compares_parameters) const {
+    const summing_ranks all = ranks.all();
+    require(all, &difference_of_ranks::describe_call);
+    if (call_ == comparing_call::step) require(all, &difference_of_ranks::describe_rates);  // others have no rates
+    if (call_ == comparing_call::step) require(all, &difference_of_ranks::describe_gradients);
+    require(all, &difference_of_ranks::describe_options);
+    if (compares_parameters) {
+      if (core_.ranks.local_size() > 1) require_equal_in_nodes(hashes_of_parameters(), ranks.in_node(), all);
+      if (has_equal_parameters_) require(all, &difference_of_ranks::describe_parameters);
+    }
+    require(all, &difference_of_ranks::describe_lineage);
+    if (compares_parameters && anchor_ != nullptr) require(all, &difference_of_ranks::describe_anchor);
+    require(all, &difference_of_ranks::describe_selection);
+    require(all, &difference_of_ranks::describe_payload);
+    require(all, &difference_of_ranks::describe_difference);
+    throw communicator_error(
+        "slamb: the states of all ranks agree, but the fingerprints that the Communicator returned do not: its "
+        "collectives change the values that they carry");
+  }
+
+ private:
+  static constexpr const char* of_one_run =
+      "load states that were saved after the same step of the same run, on all ranks or on none";
+  static constexpr const char* of_same_calls = "all ranks must make the same calls in the same order";
+  static constexpr const char* of_collectives =
+      "a collective of the Communicator has returned other bits on one rank than on another";
+
+  void require(const summing_ranks& ranks, void (difference_of_ranks::*describe)(consistency_check&) const) const {
+    consistency_check facts("", 0);
+    (this->*describe)(facts);
+    facts.require(ranks);
+  }
+
+  void describe_call(consistency_check& facts) const {
+    facts.add_word("the number of their step", record_.taken + 1, of_one_run);
+    facts.add_hash("the call that they make", static_cast<std::uint64_t>(call_), of_same_calls);
+    facts.add_hash("whether all ranks must have the same parameters now", has_equal_parameters_ ? 1 : 0, of_same_calls);
+  }
+  void describe_rates(consistency_check& facts) const {
+    const std::vector<double> of_group = core_.rates.read(core_.on(), core_.ranks);
+    for (std::size_t i = 0; i < of_group.size(); ++i)
+      if (core_.rates.has_tensors(i))
+        facts.add_float("the learning rate of group " + std::to_string(i), static_cast<float>(of_group[i]),
+                        "step() must be given the same learning rates on all ranks");
+  }
+  void describe_gradients(consistency_check& facts) const {
+    for (std::size_t i = 0; i < core_.tensors.segments().size(); ++i)
+      facts.add_word("the number of gradients of tensor " + std::to_string(i),
+                     std::as_const(core_.tensors).segments()[i].has_gradient ? 1 : 0,
+                     "a gradient must be null on all ranks or on none");
+  }
+  void describe_options(consistency_check& facts) const {
+    constexpr const char* remedy = "all ranks must change their options alike";
+    for (const auto& [name, value] : core_.coefficients()) facts.add(name, value, remedy);
+    for (std::size_t i = 0; i < core_.tensors.segments().size(); ++i)
+      facts.add_float("the weight decay of tensor " + std::to_string(i),
+                      std::as_const(core_.tensors).segments()[i].weight_decay, remedy);
+  }
+  void describe_parameters(consistency_check& facts) const {
+    const std::vector<std::uint64_t> of_tensor = hashes_of_parameters();
+    for (std::size_t i = 0; i < of_tensor.size(); ++i)
+      facts.add_hash("the parameters of tensor " + std::to_string(i), of_tensor[i],
+                     "start all ranks with the same parameters, for example by broadcast_parameters()");
+  }
+  void describe_anchor(consistency_check& facts) const {
+    const std::vector<std::uint64_t> of_tensor = hashes(fingerprint_of_anchor{});
+    for (std::size_t i = 0; i < of_tensor.size(); ++i)
+      facts.add_hash("the parameters of tensor " + std::to_string(i) + " after their last exchange", of_tensor[i],
+                     of_collectives);
+  }
+  void describe_selection(consistency_check& facts) const {
+    const bool has_been_noted = record_.selected_in == record_.taken + 1;
+    facts.add_hash(
+        "the elements that the compressor selects", has_been_noted ? record_.selection : 0,
+        "set the same mask for explicit_mask on all ranks; a sparsifier's selection must not depend on the rank");
+  }
+  void describe_payload(consistency_check& facts) const {
+    const bool has_been_noted = record_.payload_of != 0 && record_.payload_of == record_.taken;
+    facts.add_hash("the values that they received in step " + std::to_string(record_.taken),
+                   has_been_noted ? record_.payload : 0, of_collectives);
+  }
+  void describe_lineage(consistency_check& facts) const {
+    facts.add_hash("the history of their earlier steps", record_.lineage,
+                   "load states that were saved after the same step of the same run; if no state was loaded, a "
+                   "collective of the Communicator has returned other bits on one rank than on another");
+  }
+  // For a step that a device has skipped some steps ago.
+  void describe_difference(consistency_check& facts) const {
+    facts.add_hash("the learning rates or the parameters of step " + std::to_string(record_.taken + 1) +
+                       ", which has not been taken",
+                   record_.diverged_fingerprint, "step() must be given the same learning rates on all ranks");
+  }
+
+  std::vector<std::uint64_t> hashes_of_parameters() const { return hashes(fingerprint_of_parameters{}); }
+  // [tensors]
+  std::vector<std::uint64_t> hashes(const model_pass& fingerprint) const {
+    any_view model = core_.unskipped_view();
+    model.compared = anchor_;
+    core_.on().run(fingerprint, model, core_.all_tiles(), core_.sums());
+    std::vector<std::uint64_t> of_tensor;
+    core_.visit_sums(1, [&of_tensor](std::size_t /*i*/, const double* sum) { of_tensor.push_back(bits_of(*sum)); });
+    return of_tensor;
+  }
+
+  const optimizer_core& core_;
+  comparing_call call_;
+  bool has_equal_parameters_;
+  float* anchor_;
+  step_record record_;
+};
+
+}  // namespace slamb::detail

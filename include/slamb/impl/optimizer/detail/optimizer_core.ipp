@@ -1,0 +1,354 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <stdexcept>
+
+#include "slamb/core/detail/hash.hpp"
+#include "slamb/core/detail/sentence.hpp"
+#include "slamb/core/error.hpp"
+#include "slamb/detail/exchange/consistency.hpp"
+#include "slamb/optimizer/detail/optimizer_core.hpp"
+#include "slamb/optimizer/detail/parameter_average.hpp"
+#include "slamb/optimizer/detail/settings.hpp"
+#include "slamb/optimizer/detail/state_arrays.hpp"
+
+#include "slamb/impl/detail/exchange/norms.ipp"
+#include "slamb/impl/detail/exchange/summable.ipp"
+#include "slamb/impl/optimizer/detail/comparison.ipp"
+#include "slamb/impl/optimizer/detail/dense_gradient.ipp"
+#include "slamb/impl/optimizer/detail/masters_of_model.ipp"
+#include "slamb/impl/optimizer/detail/moment_scales.ipp"
+#include "slamb/impl/optimizer/detail/node_reduction.ipp"
+#include "slamb/impl/optimizer/detail/overlap.ipp"
+#include "slamb/impl/optimizer/detail/parameter_average.ipp"
+
+namespace slamb::detail {
+
+SLAMB_DECL optimizer_core::optimizer_core(std::unique_ptr<machine> on, layout&& model,
+                                          std::shared_ptr<collectives> communicator, std::uint64_t compare_every)
+    : on_(std::move(on)),
+      tensors(std::move(model)),
+      ranks(std::move(communicator)),
+      rates(tensors),
+      compared(compare_every) {
+  require_rank(ranks.rank(), ranks.size());
+  rates.plan(memory);
+  scalars_ = memory.plan<adam_scalars>("scalars", 1);
+  record_ = memory.plan<step_record>("scalars", 1);
+  compared.plan(*this);
+  masters.plan(*this);
+}
+
+SLAMB_DECL optimizer_core::~optimizer_core() { overlap.close(); }
+
+SLAMB_DECL void optimizer_core::plan_sums(int sums) {
+  const auto most = static_cast<std::uint64_t>(std::max(sums, norms_of_model::sums));
+  sums_ = memory.plan<double>("sums", std::max<std::uint64_t>(tensors.tiles().size() * most, 1));
+}
+
+SLAMB_DECL region<std::byte> optimizer_core::plan_buffer(std::uint64_t bytes) {
+  const std::uint64_t whole = ranks.size() > 1 ? (sum_header::floats + tensors.elements()) * sizeof(float) : 0;
+  return memory.plan<std::byte>("exchange", std::max(whole, bytes));
+}
+
+SLAMB_DECL std::span<float> optimizer_core::floats_of(region<std::byte> buffer) const noexcept {
+  if (ranks.size() == 1) return {};
+  return {reinterpret_cast<float*>(memory.view(buffer).data()) + sum_header::floats, tensors.elements()};
+}
+
+SLAMB_DECL void optimizer_core::allocate(consistency_check facts, byte_collectives called) {
+  describe_tensors(tensors, facts);
+  if (on_->facts().has_draws)
+    facts.add_word(on_->facts().rounds_by_chance ? "the seed of stochastic_rounding" : "the seed of master_copies",
+                   on_->facts().seed);
+  if (sums_.count == 0) plan_sums(0);
+  segments_ = memory.plan<segment>("tables", tensors.segments().size());
+  tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
+  first_tile_ = memory.plan<std::size_t>("tables", tensors.first_tiles().size());
+  local.plan(*this);
+  scales.plan_memory(memory, tensors);
+  require_consistent_ranks(facts, ranks.wrapped(), *on_, called);
+  memory.allocate(memory_source());
+  on_->clear(memory.bytes());
+  masters.place(memory, tensors);
+  on_->upload(std::as_const(tensors).segments(), memory.view(segments_));
+  local.start(*this, memory.view(segments_));
+  on_->upload(tensors.tiles(), memory.view(tiles_));
+  on_->upload(tensors.first_tiles(), memory.view(first_tile_));
+  rates.start(memory, *on_);
+  constructed_with_ = hash_of_options();
+  note_given();
+  masters.reload(*this);
+}
+
+SLAMB_DECL void optimizer_core::replace_parameters(function_ref<void(std::span<float>)> replace) {
+  masters.reload(*this);
+  if (!has_peers()) return;
+  compared.forget_difference(*this);
+  compared.compare_next();  // also if it fails on some ranks
+  constexpr std::uint64_t largest = 1U << 20U;
+  arena room;
+  const region<float> buffer =
+      room.plan<float>("parameters", std::max(std::min(tensors.elements(), largest), least_averaging_buffer(tensors)));
+  allocate_on_all_ranks(*this, "broadcast_parameters()", [&] { room.allocate(memory_source()); });
+  on_->invoke({::slamb::detail::begin_step{record(), 1.0}});  // a step that failed may have been skipped before
+  replace(room.view(buffer));
+  on_->wait(ranks);
+  compared.note_equal_parameters();
+}
+
+SLAMB_DECL void optimizer_core::begin_step(double gradient_scale) const {
+  bool has_begun = false;
+  rates.store(memory, *on_, record(), [&](const write_learning_rates& some) {
+    if (std::exchange(has_begun, true)) return on_->invoke({some});
+    on_->invoke(begin_with(gradient_scale, some));
+  });
+}
+
+SLAMB_DECL bool optimizer_core::end_step() {
+  const bool taken = !is_skipped_on_host();
+  on_->invoke({::slamb::detail::end_step{record(), scaling.found_inf}});
+  compared.end_step(is_captured());
+  is_captured() ? count_.invalidate() : count_.add_pending();
+  if (is_synchronous()) count_.set(steps());
+  return taken;
+}
+
+SLAMB_DECL void optimizer_core::end_taken_step() {
+  on_->invoke({::slamb::detail::end_step{record(), scaling.found_inf}});
+  compared.end_step(is_captured());
+  is_captured() ? count_.invalidate() : count_.add_taken();
+}
+
+SLAMB_DECL std::uint64_t optimizer_core::this_step(const char* needed_for) {
+  require_no_capture(needed_for);
+  return count_.next([this] { return steps(); });
+}
+
+SLAMB_DECL bool optimizer_core::holds_at_this_step(function_ref<bool(std::uint64_t)> holds, const char* needed_for) {
+  require_no_capture(needed_for);
+  return count_.holds_at_next(holds, [this] { return steps(); });
+}
+
+SLAMB_DECL void optimizer_core::require_no_capture(const char* needed_for) const {
+  if (is_captured())
+    throw_sentence<std::logic_error>({"this call cannot be captured into a graph, because ", needed_for});
+}
+
+// What a pass has left for each tile, in host memory: where it is, or in `copy`.
+SLAMB_DECL std::span<const double> optimizer_core::results_of_tiles(std::size_t results,
+                                                                    std::vector<double>& copy) const {
+  const std::span<const double> there(sums(), tensors.tiles().size() * results);
+  if (is_synchronous()) return there;
+  copy.resize(there.size());
+  on_->download(std::as_bytes(there), std::as_writable_bytes(std::span(copy)), ranks);
+  return copy;
+}
+
+SLAMB_DECL void optimizer_core::visit_sums(int sums, function_ref<void(std::size_t, const double*)> visit) const {
+  std::array<double, 4> total;
+  const auto count = std::min(static_cast<std::size_t>(sums), total.size());
+  std::vector<double> copy;
+  const std::span<const double> of_tiles = results_of_tiles(count, copy);
+  for (std::size_t tensor = 0; tensor < std::as_const(tensors).segments().size(); ++tensor) {
+    total.fill(0.0);
+    const tile_range its = tensors.tiles_of(tensor);
+    for (std::size_t i = its.first; i < its.last; ++i)
+      for (std::size_t k = 0; k < count; ++k) total[k] += of_tiles[i * count + k];
+    visit(tensor, total.data());
+  }
+}
+
+SLAMB_DECL double optimizer_core::total_of_tiles() const {
+  std::vector<double> copy;
+  double total = 0.0;
+  for (const double own : results_of_tiles(1, copy)) total += own;
+  return total;
+}
+
+SLAMB_DECL void optimizer_core::set_gradient_scaling(const gradient_scaling& given) {
+  overlap.require_closed("set_gradient_scaling()");
+  require_positive("gradient_scaling's factor", given.factor);
+  on_->require_memory(given.loss_scale, "gradient_scaling's loss_scale");
+  on_->require_memory(given.found_inf, "gradient_scaling's found_inf");
+  scaling = given;
+}
+
+SLAMB_DECL void optimizer_core::set_parameters(std::span<const parameter::data_pointer> data,
+                                               std::optional<std::span<const parameter::gradient_pointer>> gradients) {
+  overlap.require_closed("set_parameters()");
+  require_no_capture("set_parameters() copies tables to the device");
+  tensors.set_pointers(data, gradients);
+  upload_tensors();
+  note_given();
+}
+
+SLAMB_DECL void optimizer_core::set_weight_decay(std::span<const double> decays) {
+  tensors.set_weight_decay(decays);
+  upload_tensors();
+  note_given();
+}
+
+SLAMB_DECL void optimizer_core::set_coefficients(std::vector<std::pair<const char*, double>> now) {
+  coefficients_ = std::move(now);
+  if (memory.bytes().data() != nullptr) note_given();  // else the construction will
+}
+
+SLAMB_DECL void optimizer_core::read_overflow() const {
+  if (scaling.found_inf != nullptr) on_->invoke({read_found_inf{record(), scaling.found_inf}});
+}
+
+SLAMB_DECL void optimizer_core::set_gradient(std::size_t tensor, const parameter::gradient_pointer& gradient) {
+  tensors.require_gradient(tensor, gradient);
+  const segment& its = std::as_const(tensors).segments()[tensor];
+  if (its.size > 0 && its.has_gradient != (gradient.address() != nullptr))
+    overlap.require_closed("set_gradient() between a null gradient and another");
+  if (overlap.is_ready(tensor)) overlap.require_closed("set_gradient() of a tensor that is ready");
+  std::vector<segment> changed(tensors.segments().begin(), tensors.segments().end());
+  changed[tensor].point_at(gradient);
+  upload_gradients(std::move(changed), tensor, 1);
+}
+
+SLAMB_DECL void optimizer_core::set_gradients(std::span<const parameter::gradient_pointer> gradients) {
+  tensors.require_gradients(gradients);
+  std::vector<segment> changed(tensors.segments().begin(), tensors.segments().end());
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const bool had_gradient = changed[i].has_gradient;
+    changed[i].point_at(gradients[i]);
+    if (overlap.is_ready(i) || changed[i].has_gradient != had_gradient)
+      overlap.require_closed_for("set_gradients() with tensor ", i,
+                                 overlap.is_ready(i) ? " ready" : " from a null gradient to another, or back,");
+  }
+  upload_gradients(std::move(changed), 0, gradients.size());
+}
+
+SLAMB_DECL any_view optimizer_core::whole_view() const noexcept {
+  any_view all{{.segments = segments(),
+                .tiles = memory.view(tiles_).data(),
+                .first_tile = memory.view(first_tile_).data(),
+                .gradient_scale = local.is_active() ? nullptr : input_scale(),
+                .skip = &record()->skip}};
+  all.scales = scales.at(memory);
+  all.draws = {.seed = on_->facts().seed, .steps = &record()->taken};
+  return all;
+}
+
+SLAMB_DECL any_view optimizer_core::unskipped_view() const noexcept {
+  any_view all = whole_view();
+  all.skip = nullptr;
+  return all;
+}
+
+SLAMB_DECL void optimizer_core::visit_state(const state_visitor& part) const {
+  std::uint64_t sizes = hash_of_nothing;
+  for (const segment& s : tensors.segments()) sizes = hash_with(sizes, s.size);
+  part("sizes of tensors", bytes_of(sizes), state_part::fact);
+  visit_count(part, "step", record()->taken, state_part::common);
+  visit_count(part, "skipped steps", record()->skipped, state_part::common);
+  visit_count(part, "local skips", record()->local_skips, state_part::common);
+  part("lineage", bytes_of(record()->lineage), state_part::common);
+  scales.visit(part, memory, tensors);
+}
+
+SLAMB_DECL void optimizer_core::set_steps(std::uint64_t taken) {
+  on_->wait(ranks);
+  on_->write(&record()->taken, taken);
+  on_->write(&record()->lineage, std::uint64_t{0});
+}
+
+SLAMB_DECL void optimizer_core::start_from_saved() {
+  compared.forget_difference(*this);
+  on_->invoke({::slamb::detail::begin_step{record(), 1.0}});
+  on_->write(&record()->has_norm, std::uint32_t{0});
+  on_->write(&record()->payload_of, std::uint64_t{0});
+  first_taken_ = steps();
+  bound_ = {};
+  count_.set(first_taken_);
+  compared.compare_next();
+}
+
+SLAMB_DECL void optimizer_core::enter_phase(std::string_view name) {
+  phases_.enter(name, count_.next([this] { return steps(); }), ranks.counts());
+}
+
+SLAMB_DECL statistics optimizer_core::report() const {
+  overlap.require_closed("statistics()");
+  const step_record now = read(record());
+  statistics all{.step = now.taken,
+                 .skipped_steps = now.skipped,
+                 .skipped_exchanges = now.skipped_exchanges,
+                 .local_skips = now.local_skips,
+                 .has_diverged = now.diverged != 0,
+                 .gradient_norm = now.has_norm != 0 ? std::optional(now.last_norm) : std::nullopt,
+                 .traffic = ranks.counts(),
+                 .comparisons = ranks.comparisons()};
+  phases_.report(all);
+  return all;
+}
+
+SLAMB_DECL void optimizer_core::upload_tensors() {
+  if (local.is_active())
+    local.start(*this, memory.view(segments_));
+  else
+    on_->upload(std::as_const(tensors).segments(), memory.view(segments_));
+}
+
+// Uploads the changed entries first … first + count − 1. Passes of a node read other gradients, but the same `has_gradient`.
+SLAMB_DECL void optimizer_core::upload_gradients(std::vector<segment> changed, std::size_t first, std::size_t count) {
+  const auto some = std::span<const segment>(changed).subspan(first, count);
+  on_->upload(some, local.given(memory, memory.view(segments_)).subspan(first, count));
+  std::ranges::copy(changed, tensors.segments().begin());
+  if (local.is_active()) local.start(*this, memory.view(segments_));
+  note_given();
+}
+
+// Ranks compare the tensors without a gradient, and options that have changed since the construction, when all were equal.
+SLAMB_DECL void optimizer_core::note_given() {
+  std::uint64_t hash = 0;
+  const auto add = [&hash](std::uint64_t word) { hash = hash_with(hash == 0 ? hash_of_nothing : hash, word); };
+  for (std::size_t i = 0; i < tensors.segments().size(); ++i)
+    if (!std::as_const(tensors).segments()[i].has_gradient) add(i);
+  if (const std::uint64_t options = hash_of_options(); options != constructed_with_) add(options);
+  if (hash == given_) return;
+  given_ = hash;
+  on_->write(&record()->given, given_);
+}
+
+SLAMB_DECL std::uint64_t optimizer_core::hash_of_options() const {
+  std::uint64_t hash = hash_of_nothing;
+  for (const auto& [name, value] : coefficients_) hash = hash_with(hash, std::bit_cast<std::uint64_t>(value));
+  for (const segment& s : std::as_const(tensors).segments())
+    hash = hash_with(hash, std::bit_cast<std::uint32_t>(s.weight_decay));
+  return hash;
+}
+
+SLAMB_DECL void require_room_for_state(const layout& tensors, const allocator& memory,
+                                       std::span<const stored_array> arrays) {
+  constexpr std::uint64_t of_small_tables = std::uint64_t{1} << 35U;  // elements: 64 MiB of tiles, 256 GiB of state
+  if (tensors.state_elements() <= of_small_tables) return;
+  arena state;
+  for (const stored_array& a : arrays) static_cast<void>(state.plan(a.name, tensors.state_elements(), a.element_bytes));
+  state.allocate(memory);
+}
+
+SLAMB_DECL void describe_tensors(const layout& tensors, consistency_check& facts) {
+  for (std::size_t i = 0; i < tensors.segments().size(); ++i) {
+    const segment& s = tensors.segments()[i];
+    const std::string tensor = "tensor " + std::to_string(i);
+    facts.add_word("the size of " + tensor, s.size);
+    facts.add_word("the bytes of a parameter of " + tensor, size_of(s.data_type));
+    facts.add_float("the weight decay of " + tensor, s.weight_decay);
+    facts.add_float("the learning-rate factor of " + tensor, s.learning_rate_factor);
+    facts.add_word("the group of " + tensor, s.group);
+    facts.add_word("the option adapt of " + tensor, s.adapt ? 1 : 0);
+    facts.add_word("whether " + tensor + " has at most one dimension", s.one_dimensional ? 1 : 0);
+    facts.add_word("the option compress of " + tensor, s.dense ? 0 : 1);  // SLAMB derives it from the facts above
+    facts.add_word("the number of rows of " + tensor, s.rows.size());     // 0: the option is not set
+    facts.add_hash("the rows of " + tensor + " that take part",
+                   hash_of({reinterpret_cast<const char*>(s.rows.data()), s.rows.size()}));
+  }
+}
+
+}  // namespace slamb::detail

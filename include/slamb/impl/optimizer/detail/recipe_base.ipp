@@ -1,0 +1,243 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "slamb/core/detail/sentence.hpp"
+#include "slamb/core/error.hpp"
+#include "slamb/optimizer/detail/parameter_average.hpp"
+#include "slamb/optimizer/detail/recipe_base.hpp"
+
+namespace slamb::detail {
+
+SLAMB_DECL void recipe_base::step(std::span<const double> rates_by_group) {
+  require_ready("step()");
+  core_->rates.set(rates_by_group);
+  take_step();
+}
+SLAMB_DECL void recipe_base::step(const device_learning_rates& rates) {
+  require_ready("step()");
+  core_->rates.set(rates);
+  take_step();
+}
+SLAMB_DECL void recipe_base::begin_step(std::span<const double> rates_by_group) {
+  require_ready("begin_step()");
+  core_->rates.set(rates_by_group);
+  open_step();
+}
+SLAMB_DECL void recipe_base::begin_step(const device_learning_rates& rates) {
+  require_ready("begin_step()");
+  core_->rates.set(rates);
+  open_step();
+}
+
+SLAMB_DECL void recipe_base::gradient_ready(std::size_t first, std::size_t count) {
+  core_->overlap.require_open("gradient_ready()");
+  core_->overlap.set_ready(first, count);
+  close_if_it_throws([this] { exchange_ready(); });
+}
+
+SLAMB_DECL void recipe_base::finish_step() {
+  core_->overlap.require_open("finish_step()");
+  core_->overlap.set_all_ready();  // ranks exchange the same buckets, in any order of their calls
+  close_if_it_throws([this] {
+    exchange_ready();
+    exchange_rest_and_finish();
+  });
+  core_->overlap.close();
+}
+
+SLAMB_DECL void recipe_base::synchronize_parameters() {
+  require_usable("synchronize_parameters()");
+  if (!keeps_own_parameters()) return;
+  core_->overlap.require_closed("synchronize_parameters()");
+  core_->compared.compare_in_call(*core_, comparing_call::synchronize_parameters, are_equal());
+  average();
+  go_on_from_average();
+  if (!core_->is_captured()) core_->compared.note_equal_parameters();
+}
+
+SLAMB_DECL void recipe_base::broadcast_parameters(int root) {
+  require_ready("broadcast_parameters()");
+  core_->require_no_capture("broadcast_parameters() allocates memory");
+  if (root < 0 || root >= core_->ranks.size())
+    throw std::invalid_argument("slamb: broadcast_parameters() was given rank " + std::to_string(root) +
+                                ", but the ranks are 0 … " + std::to_string(core_->ranks.size() - 1));
+  core_->compared.require_same_root(*core_, root);
+  core_->replace_parameters(
+      [this, root](std::span<float> buffer) { ::slamb::detail::broadcast_parameters(*core_, root, buffer); });
+  go_on_from_replaced();
+}
+
+SLAMB_DECL void recipe_base::compare_ranks() {
+  require_ready("compare_ranks()");
+  core_->require_no_capture("compare_ranks() waits for the device's work");
+  core_->compared.compare_in_call(*core_, comparing_call::compare_ranks, are_equal());
+}
+
+SLAMB_DECL void recipe_base::with_averaged_parameters(const std::function<void()>& evaluate) {
+  require_ready("with_averaged_parameters()");
+  if (core_->is_captured())
+    throw std::logic_error(
+        "slamb: with_averaged_parameters() was called while steps are captured into a graph; call it when the capture "
+        "has ended");
+  if (!keeps_own_parameters()) return evaluate();
+  core_->compared.compare_in_call(*core_, comparing_call::with_averaged_parameters, are_equal());
+  if (!parameters_differ()) return evaluate();
+  evaluate_on_average(
+      *core_, [this] { average(); }, evaluate);
+}
+
+SLAMB_DECL void recipe_base::save_state(const byte_sink& to, const save_options& options) const {
+  require_ready("save_state()");
+  const state_summary facts{core_->steps(), std::as_const(core_->tensors).segments().size(), core_->tensors.elements()};
+  save_parts(
+      core_->on(), kind(), owner(),
+      [this](const state_visitor& part) { const_cast<recipe_base*>(this)->visit_all(part); },  // only reads
+      to, options, facts);
+}
+
+SLAMB_DECL void recipe_base::load_state(const byte_source& from, const restore_options& options) {
+  core_->overlap.require_closed("load_state()");
+  core_->compared.compare_next();  // also if it fails on some ranks
+  restore_parts(
+      core_->on(), kind(), owner(), from, options, [this](const state_visitor& part) { visit_all(part); },
+      is_half_restored_,
+      [this, &from, &options] {
+        if (options.parameters && !has_no_parameters(from))
+          core_->masters.round(*core_);
+        else
+          core_->masters.reload_later();  // the caller may load parameters before this or after it
+        core_->start_from_saved();
+        go_on_from_saved(options);
+      });
+}
+
+SLAMB_DECL tensor_moments recipe_base::moments(std::size_t tensor) const {
+  const std::span<const segment> tensors = std::as_const(core_->tensors).segments();
+  if (tensor >= tensors.size())
+    throw_sentence({"moments() was given tensor ", tensor, ", but there are ", tensors.size()});
+  const segment& its = tensors[tensor];
+  const auto of_it = [&its](std::span<float> all) { return all.empty() ? all : all.subspan(its.state, its.size); };
+  const tensor_moments all = all_moments();
+  return {of_it(all.momentum), of_it(all.variance)};
+}
+
+SLAMB_DECL void recipe_base::set_steps(std::uint64_t taken) {
+  require_ready("set_steps()");
+  core_->require_no_capture("set_steps() is not a part of a step");
+  require_count("the number of steps given to set_steps()", taken);
+  begin_after(taken);
+  core_->set_steps(taken);
+  core_->masters.reload(*core_);
+  core_->masters.reload_later();  // the caller may set parameters before this or after it
+  core_->start_from_saved();
+  go_on_from_saved({});
+}
+
+SLAMB_DECL void recipe_base::set_options(const option_changes& changes) {
+  const auto reject = [](const char* name, const std::optional<double>& change) {
+    if (change)
+      throw std::invalid_argument("slamb: set_options() was given " + std::string(name) +
+                                  ", which this optimizer does not have");
+  };
+  core_->overlap.require_closed("set_options()");
+  core_->require_no_capture("set_options() is not a part of a step");
+  reject("beta1", changes.beta1);
+  reject("beta2", changes.beta2);
+  reject("epsilon", changes.epsilon);
+  if (!changes.weight_decay.empty()) core_->set_weight_decay(changes.weight_decay);
+}
+
+SLAMB_DECL void recipe_base::reload_parameters() {
+  require_ready("reload_parameters()");
+  core_->require_no_capture("reload_parameters() is not a part of a step");
+  if (has_anchor())
+    throw std::logic_error(
+        "slamb: reload_parameters() was called in the local steps of 0/1 Adam, which begin at the parameters of the "
+        "last exchange; call broadcast_parameters(), which takes over the root's parameters");
+  core_->masters.reload(*core_);
+}
+
+SLAMB_DECL void recipe_base::set_parameters(std::span<const parameter::data_pointer> data,
+                                            std::optional<std::span<const parameter::gradient_pointer>> gradients) {
+  core_->set_parameters(data, gradients);
+}
+SLAMB_DECL void recipe_base::set_gradient(std::size_t tensor, const parameter::gradient_pointer& gradient) {
+  core_->set_gradient(tensor, gradient);
+}
+SLAMB_DECL void recipe_base::set_gradients(std::span<const parameter::gradient_pointer> gradients) {
+  core_->set_gradients(gradients);
+}
+
+// `!parameters_differ()`, as a function that is called only if it is needed.
+SLAMB_DECL comparison::equality recipe_base::are_equal() {
+  return [this] { return !parameters_differ(); };
+}
+
+SLAMB_DECL state_owner recipe_base::owner() const { return {core_->ranks.rank(), core_->ranks.size(), core_->ranks}; }
+
+// The state, then the parameters: as they are read, so the master copies of those of sixteen bits.
+SLAMB_DECL void recipe_base::visit_all(const state_visitor& part) {
+  visit_state(part);
+  const std::span<const segment> tensors = std::as_const(core_->tensors).segments();
+  for (const segment& s : tensors)
+    if (s.keeps_master) part("master copies", std::as_writable_bytes(std::span(s.master, s.size)), state_part::masters);
+  for (const segment& s : tensors) {
+    auto* const first = static_cast<std::byte*>(s.master == nullptr ? s.data : s.master);
+    part("parameters", std::span(first, s.size * size_of(s.type_of_parameters())), state_part::parameters);
+  }
+}
+
+// Throws std::logic_error after a load_state() that failed halfway.
+SLAMB_DECL void recipe_base::require_usable(const char* call) const {
+  if (is_half_restored_)
+    throw_sentence<std::logic_error>({call,
+                                      " was called after a load_state() that failed halfway, so a part of the state "
+                                      "belongs to another step; load a state first"});
+}
+SLAMB_DECL void recipe_base::require_ready(const char* call) const {
+  core_->overlap.require_closed(call);
+  require_usable(call);
+}
+
+SLAMB_DECL void recipe_base::take_step() {
+  core_->masters.reload_before_step(*core_);
+  core_->compared.compare_before_step(*core_, are_equal());
+  begin();
+  exchange_rest_and_finish();
+}
+
+SLAMB_DECL void recipe_base::open_step() {
+  core_->overlap.open(core_->tensors, bucket_bytes_, core_->on(), core_->ranks);
+  close_if_it_throws([this] {
+    core_->masters.reload_before_step(*core_);
+    core_->compared.compare_before_step(*core_, are_equal());
+    begin();
+  });
+}
+
+SLAMB_DECL void recipe_base::exchange_rest_and_finish() {
+  core_->read_overflow();
+  core_->local.reduce(*core_);
+  core_->compared.require_not_diverged(*core_, are_equal());  // known already if there is one node
+  exchange(core_->overlap.rest(core_->tensors));
+  finish();
+  core_->compared.require_not_diverged(*core_, are_equal());
+}
+
+SLAMB_DECL void recipe_base::exchange_ready() {
+  if (core_->local.is_active()) return;  // nodes sum their gradients when all are ready
+  core_->overlap.exchange_ready([this](const gradient_bucket& bucket) { return exchange(bucket); });
+}
+
+SLAMB_DECL void recipe_base::close_if_it_throws(function_ref<void()> body) {
+  try {
+    body();
+  } catch (...) {
+    core_->overlap.close();
+    throw;
+  }
+}
+
+}  // namespace slamb::detail
