@@ -1,5 +1,5 @@
-// One program of translation units compiled for different instruction sets. They link, each runs its own code, and all give
-// equal bits.
+// One program of translation units compiled for different instruction sets. They link, each runs its own code by types of its own, and all
+// give equal bits.
 //
 // isa_together <instruction set>      0: equal to the baseline, 1: different, 77: skipped
 #include <cstdio>
@@ -17,11 +17,22 @@ void print(const char* name, const isa_hashes& hashes) {
   std::printf("\n");
 }
 
-int compare(const char* name, isa_hashes (*training)(std::uint64_t)) {
+bool own_types(const char* name, const isa_types& types) {
+  const isa_types baseline = isa_types_baseline();
+  for (int i = 0; i < isa_types::count; ++i)
+    if (std::strcmp(baseline.of[i], types.of[i]) == 0) {
+      std::printf("one type in both, baseline and %s: %s\n", name, types.of[i]);
+      return false;
+    }
+  return true;
+}
+
+int compare(const char* name, isa_hashes (*training)(std::uint64_t), isa_types (*types)()) {
   if (!isa_runs_here(name)) {
     std::printf("skipped: this processor has no %s\n", name);
     return isa_skipped;
   }
+  if (!own_types(name, types())) return 1;
   const isa_hashes expected = isa_training_baseline(1);
   const isa_hashes got = training(1);
   print("baseline", expected);
@@ -38,8 +49,8 @@ int compare(const char* name, isa_hashes (*training)(std::uint64_t)) {
 
 int main(int count, char** arguments) {
   const char* const name = count == 2 ? arguments[1] : "";
-  if (std::strcmp(name, "avx2") == 0) return compare(name, isa_training_avx2);
-  if (std::strcmp(name, "avx512f") == 0) return compare(name, isa_training_avx512f);
+  if (std::strcmp(name, "avx2") == 0) return compare(name, isa_training_avx2, isa_types_avx2);
+  if (std::strcmp(name, "avx512f") == 0) return compare(name, isa_training_avx512f, isa_types_avx512f);
   std::fprintf(stderr, "usage: isa_together avx2|avx512f\n");
   return 2;
 }

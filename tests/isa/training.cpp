@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -84,4 +85,10 @@ extern "C" isa_hashes SLAMB_ISA_JOIN(isa_training_, SLAMB_ISA)(std::uint64_t see
            train<slamb::slamb<thread_communicator, slamb::chain<slamb::random_k<>, slamb::int8>>>(seed,
                                                                                                   {.dense_below = 100}),
            train<slamb::one_bit_lamb<thread_communicator>>(seed, {.warm_up = {8}})}};
+}
+
+extern "C" isa_types SLAMB_ISA_JOIN(isa_types_, SLAMB_ISA)() {
+  return {{typeid(slamb::adamw<>).name(), typeid(slamb::lamb<>).name(), typeid(slamb::slamb<>).name(),
+           typeid(slamb::slamb_by_differences<>).name(), typeid(slamb::one_bit_lamb<>).name(),
+           typeid(slamb::zero_one_adam<>).name()}};
 }

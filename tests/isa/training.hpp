@@ -19,6 +19,16 @@ extern "C" isa_hashes isa_training_avx2(std::uint64_t seed);
 extern "C" isa_hashes isa_training_avx512f(std::uint64_t seed);
 extern "C" isa_hashes isa_training_aarch64(std::uint64_t seed);
 
+/// The mangled names of the optimizers' types. They must differ from one instruction set to the next: the linker keeps one function
+/// of a name, and one table of virtual functions.
+struct isa_types {
+  static constexpr int count = 6;
+  const char* of[count];
+};
+extern "C" isa_types isa_types_baseline();
+extern "C" isa_types isa_types_avx2();
+extern "C" isa_types isa_types_avx512f();
+
 /// The exit status, and the message, where the processor lacks an instruction set.
 inline constexpr int isa_skipped = 77;
 

@@ -128,6 +128,8 @@ class lamb_recipe final : public recipe_with_state<Backend, lamb_options<Compres
   std::vector<tensor_batch> batches_;
 };
 
+inline namespace SLAMB_SIMD_NAMESPACE {
+
 /// The policies of `lamb` and `adamw`.
 template <class DefaultTrustRatio, class... Policies>
 struct lamb_policies {
@@ -142,7 +144,10 @@ struct lamb_policies {
   using communicator_type = policy_of<communicator_role, typename recipe_type::ranks_type, Policies...>;
 };
 
+}  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace detail
+
+inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// LAMB: every tensor at a rate proportional to its norm. Exchanges the gradient.
 ///
@@ -178,4 +183,5 @@ class adamw : public detail::optimizer_of<detail::lamb_policies<unit_trust_ratio
   using adamw::optimizer_over::optimizer_over;
 };
 
+}  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace slamb

@@ -323,6 +323,8 @@ struct warm_up_role {
   static constexpr bool fits = warm_up_schedule<P>;
 };
 
+inline namespace SLAMB_SIMD_NAMESPACE {
+
 /// The policies of `one_bit_adam` and `one_bit_lamb`.
 template <class DefaultTrustRatio, class... Policies>
 struct one_bit_policies_of {
@@ -338,7 +340,10 @@ struct one_bit_policies_of {
   using communicator_type = policy_of<communicator_role, typename recipe_type::ranks_type, Policies...>;
 };
 
+}  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace detail
+
+inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// 1-bit Adam: signs and a scale, with worker and server errors. Exchanges the dense gradient during a warm-up, and then, with a
 /// frozen variance, the quantized momentum.
@@ -375,4 +380,5 @@ class one_bit_lamb : public detail::optimizer_of<detail::one_bit_policies_of<fro
   using one_bit_lamb::optimizer_over::optimizer_over;
 };
 
+}  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace slamb

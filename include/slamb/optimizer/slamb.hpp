@@ -355,6 +355,8 @@ template <class ParameterSync>
 using trust_ratio_for =
     rescaled_trust_ratio<capability::sends_differences<ParameterSync> ? rescaling::mean_step : rescaling::product>;
 
+inline namespace SLAMB_SIMD_NAMESPACE {
+
 /// The policies of `slamb` and `slamb_by_differences`.
 template <class DefaultCompressor, class DefaultSync, class... Policies>
 struct slamb_policies {
@@ -373,7 +375,10 @@ struct slamb_policies {
   using communicator_type = policy_of<communicator_role, typename recipe_type::ranks_type, Policies...>;
 };
 
+}  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace detail
+
+inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// Exchanges the selected part M of the momentum. Gradients, variances and the unsent momentum stay local. There is no warm-up
 /// and no error buffer.
@@ -403,4 +408,5 @@ class slamb : public detail::optimizer_of<detail::slamb_policies<random_k<>, syn
   using slamb::optimizer_over::optimizer_over;
 };
 
+}  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace slamb

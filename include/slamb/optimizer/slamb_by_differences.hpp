@@ -9,6 +9,8 @@
 
 namespace slamb {
 
+inline namespace SLAMB_SIMD_NAMESPACE {
+
 /// SLAMB with the policies that come nearest to LAMB: the selected momentum in eight bits; parameters that are kept
 /// together by their differences, and the mean of these, in two bits each, in every second step; and the trust ratio of
 /// the ranks' mean step. With k = 0.1 and N ranks it sends about 0.47 (N − 1)/N bytes a parameter and step, a
@@ -24,4 +26,5 @@ class slamb_by_differences
   using slamb_by_differences::optimizer_over::optimizer_over;
 };
 
+}  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace slamb

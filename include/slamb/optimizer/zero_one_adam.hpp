@@ -439,6 +439,8 @@ struct local_schedule_role {
   static constexpr bool fits = local_schedule<P>;
 };
 
+inline namespace SLAMB_SIMD_NAMESPACE {
+
 /// The policies of `zero_one_adam`.
 template <class... Policies>
 struct zero_one_adam_policies_of {
@@ -456,7 +458,10 @@ struct zero_one_adam_policies_of {
   using communicator_type = policy_of<communicator_role, typename recipe_type::ranks_type, Policies...>;
 };
 
+}  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace detail
+
+inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// 0/1 Adam, with signs and a scale, and worker and server errors.
 ///
@@ -494,4 +499,5 @@ class zero_one_adam : public detail::optimizer_of<detail::zero_one_adam_policies
   void begin_step(const device_learning_rates& rates) = delete;
 };
 
+}  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace slamb
