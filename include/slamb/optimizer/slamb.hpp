@@ -1,18 +1,15 @@
 // SLAMB: ranks exchange a part of the momentum, and the rate of each element depends on the age of its last exchange.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "slamb/backend/host/host_backend.hpp"
 #include "slamb/communicator/detail/requirements.hpp"
@@ -115,32 +112,25 @@ class slamb_recipe final
         parameters_(options.parameter_sync) {
     parameters_.plan(context_);
     mark_dense_tensors();
-    plane_ = largest_payload_of(sparsifier_of(options_.compressor), std::as_const(context_.tensors).segments());
-    const std::vector<float> discount = discounts_by_age(options_.beta3);
     context_.plan_sums(TrustRatio::sums_per_segment);
     factors_ = context_.memory.template plan<factors_type>("trust ratios", context_.tensors.segments().size());
-    tile_offsets_ = context_.memory.template plan<std::uint64_t>("payload", context_.tensors.tiles().size() + 1);
-    discounts_ = context_.memory.template plan<float>("discounts by age", discount.size());
-    if constexpr (!capability::has_age<selection_type>)
-      age_ = context_.memory.template plan<age_type>("age", context_.tensors.state_elements());
-    payload_ =
-        plan_summable(context_.memory, "payload", std::max(plane_ * planes, least_averaging_buffer(context_.tensors)));
-    selector_.plan(context_);
+    exchange_.plan(context_, {.columns = passes::form::packs::count,
+                              .least_floats = least_averaging_buffer(context_.tensors),
+                              .beta3 = options_.beta3});
     clip_.plan(context_, options_);
-    exchange_.plan(context_, plane_);
     byte_collectives called = byte_collectives_of<Compressor>;
     called.of_codes = called.of_codes || parameter_exchange_type::sends_codes;
     context_.allocate(consistency(), called);
     parameters_.start(context_);
     context_.compute_constant_trust_ratios(options_.trust_ratio, factors_);
     context_.enter_phase("sparse");
-    context_.executor.upload(std::span<const float>(discount), context_.memory.view(discounts_));
+    exchange_.start(context_);
   }
 
   bool keeps_own_parameters() const noexcept override { return true; }
   void average() override {
     is_averaging_ = true;
-    average_parameters(context_, capacity());
+    average_parameters(context_, exchange_.buffer(context_));
     is_averaging_ = false;
   }
 
@@ -167,18 +157,14 @@ class slamb_recipe final
     return all;
   }
 
-  Compressor& compressor() noexcept { return options_.compressor; }
+  Compressor& compressor() noexcept { return exchange_.compressor(); }
 
  private:
   using context_type = optimizer_context<Backend>;
   using passes = slamb_passes<TrustRatio>;
-  using selector_type = selector<sparsifier_type, context_type>;
-  using selection_type = typename selector_type::selection_type;
-  using age_type = stored_age_t<selection_type>;
+  using exchange_type = sparse_exchange<Compressor, ErrorFeedback, context_type>;
   using parameter_exchange_type = parameter_exchange<ParameterSync, context_type>;
   using factors_type = factors_of<TrustRatio>;
-
-  static constexpr std::uint64_t planes = passes::form::packs::count;  // m, and v and p for the sums
 
   // A step: docs/algorithms/slamb.md.
   void begin() override {
@@ -186,24 +172,17 @@ class slamb_recipe final
     parameters_.begin(context_);
     context_.compared.set_anchor(parameters_.anchor(context_));
     context_.compared.compare_anchor(context_);
-    context_.template begin_step<TrustRatio>(options_, 1.0, {},
-                                             selector_.finds(sparsifier_of(options_.compressor), context_));
-    if constexpr (!data_dependent_sparsifier<sparsifier_type>) select();
+    context_.template begin_step<TrustRatio>(options_, 1.0, {}, exchange_.starts(context_));
+    if constexpr (!exchange_type::selects_by_value) select();
   }
 
   // g_i clipped;  m_i ← β1 m_i + (1−β1) g_i;  m_i[M] ← mean over ranks: (1), (3)
   bool exchange(const gradient_bucket& bucket) override {
     if (!bucket.is_last && !can_exchange_early(bucket)) return false;
     clip_.clip(context_);
-    if constexpr (data_dependent_sparsifier<sparsifier_type>) select();
-    context_.executor.run(typename passes::form{update(), unsent_rate()}, view(), payload(), *selection_, bucket.tiles,
-                          context_.sums(), context_.not_finite());
-    if (!bucket.is_last) {
-      context_.overlap.start_sum(sent_in(bucket));
-    } else {
-      context_.overlap.join();
-      exchange_.exchange(sent_in(bucket), sent_.size(), context_);
-    }
+    if constexpr (exchange_type::selects_by_value) select();
+    exchange_.send(typename passes::form{update(), unsent_rate()}, context_, view(), bucket.tiles, bucket.is_last,
+                   context_.sums());
     return true;
   }
 
@@ -212,50 +191,27 @@ class slamb_recipe final
     if (!context_.is_skipped_on_host()) {
       const float received_scale = exchange_.scale(context_);  // makes the sum a mean
       if constexpr (passes::needs_norms) {
-        context_.executor.run_packed(typename passes::sum{update(), received_scale}, context_.view(), payload(),
-                                     context_.all_tiles(), context_.sums());
+        exchange_.sum(typename passes::sum{update(), received_scale}, context_);
         context_.template finish_sums<TrustRatio::sums_per_segment>(
             0, context_.tensors.segments().size(), context_.trust_ratios_from_sums(options_.trust_ratio, factors_));
       }
-      context_.executor.run(typename passes::apply{update(), received_scale}, view(), payload(), *selection_,
-                            context_.all_tiles());
+      exchange_.receive(typename passes::apply{update(), received_scale}, context_, view());
     }
-    if constexpr (!capability::chained<Compressor>)  // a chain's ranks have added their own compression errors
-      context_.compared.note_payload(context_, payload());
+    exchange_.compare_received(context_);
     if (context_.end_step() && exchanges_parameters_) exchange_parameters();
   }
 
-  // Selects elements, and computes their places in the payload.
-  void select() {
-    selection_.emplace(
-        selector_.select(sparsifier_of(options_.compressor), context_, view(), typename passes::choose{update()}));
-    sent_ = scan_payload_offsets<sparsifier_type>(context_, *selection_, context_.memory.view(tile_offsets_),
-                                                  capacity().first(plane_));
-  }
+  void select() { exchange_.select(typename passes::choose{update()}, context_, view()); }
 
-  // On a device the host does not know the place of a tile's elements in the payload, so nothing is sent early. Clipping needs
-  // all gradients. The last bucket must not be empty.
+  // Clipping needs all gradients.
   bool can_exchange_early(const gradient_bucket& bucket) const {
-    if constexpr (data_dependent_sparsifier<sparsifier_type> || capability::chained<Compressor> ||
-                  !context_type::executor_type::is_synchronous)
-      return false;
-    else
-      return context_.ranks.size() > 1 && !clip_.is_active() &&
-             context_.memory.view(tile_offsets_)[bucket.tiles.first] > 0;
-  }
-
-  // The bucket's part of the payload.
-  std::span<float> sent_in(const gradient_bucket& bucket) const {
-    if (bucket.tiles.last - bucket.tiles.first == context_.tensors.tiles().size()) return sent_;
-    const std::span<const std::uint64_t> tile_offsets = context_.memory.view(tile_offsets_);
-    return sent_.subspan(tile_offsets[bucket.tiles.first],
-                         tile_offsets[bucket.tiles.last] - tile_offsets[bucket.tiles.first]);
+    return !clip_.is_active() && exchange_.can_send_early(context_, bucket.tiles);
   }
 
   // Not after a step that was skipped.
   void exchange_parameters() {
     is_averaging_ = true;
-    parameters_.exchange(context_, capacity(), context_.was_skipped());
+    parameters_.exchange(context_, exchange_.buffer(context_), context_.was_skipped());
     is_averaging_ = false;
   }
 
@@ -298,22 +254,10 @@ class slamb_recipe final
       s.dense = is_sent_dense(s.size, s.one_dimensional, !s.dense, options_.dense_below);
   }
 
-  // The memory for the planes of a payload, or for parameters that are averaged.
-  std::span<float> capacity() const noexcept { return payload_in(context_.memory.view(payload_)); }
-
-  payload_view payload() const noexcept {
-    float* const first = capacity().data();
-    return {.tile_offsets = context_.memory.view(tile_offsets_).data(),
-            .plane = {first, planes > 1 ? first + plane_ : nullptr, planes > 1 ? first + 2 * plane_ : nullptr},
-            .discount = {context_.memory.view(discounts_).data(), static_cast<std::uint32_t>(discounts_.count)},
-            .age = context_.memory.view(age_).data(),
-            .capacity = plane_};
-  }
-
   state_kind kind() const noexcept override { return kind_of<slamb_recipe>(); }
   void visit_state(const state_visitor& part) override {
     base::visit_state(part);
-    part("age", std::as_writable_bytes(context_.memory.view(age_)), state_part::common);
+    exchange_.visit_state(context_, part);
     parameters_.visit_state(context_, part);
   }
   void go_on_from_average() override { parameters_.go_on_from_average(context_); }
@@ -327,21 +271,12 @@ class slamb_recipe final
     context_.start_in_phase("sparse");
   }
 
-  selector_type selector_;
-  payload_exchange<Compressor, context_type> exchange_;
+  exchange_type exchange_;
   parameter_exchange_type parameters_;
   own_gradient_clip clip_;
   region<factors_type> factors_;
-  region<std::uint64_t> tile_offsets_;
-  region<float> discounts_;
-  region<age_type> age_;
-  region<float> payload_;
-  std::uint64_t plane_ = 0;  // elements of one payload plane
-  // Of the current step:
-  std::optional<typename selector_type::selected_type> selection_;
-  std::span<float> sent_;
-  bool exchanges_parameters_ = false;
-  bool is_averaging_ = false;  // also after an exchange of parameters that has failed
+  bool exchanges_parameters_ = false;  // after the current step
+  bool is_averaging_ = false;          // also after an exchange of parameters that has failed
 };
 
 template <class ParameterSync>

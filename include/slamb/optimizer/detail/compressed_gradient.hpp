@@ -4,8 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -112,51 +110,40 @@ requires(!requires { requires Compressor::selects_all; } &&
       "the rank: residual<>; or use slamb, which keeps them in the momentum");
   static_assert(std::is_same_v<typename error_storage<ErrorFeedback>::type, float>,
                 "slamb: a sparsifier keeps its residual as float; use residual<float>");
-  using sparsifier_type = std::remove_cvref_t<decltype(sparsifier_of(std::declval<Compressor&>()))>;
   using passes = sparse_gradient_passes;
-  static constexpr bool is_encoded = capability::chained<Compressor>;
 
  public:
   gradient_exchange(const Compressor& compressor, const gradient_settings& settings)
-      : settings_(settings), compressor_(compressor), payload_(compressor) {}
+      : settings_(settings), elements_(compressor) {}
 
   void plan(Context& context) {
     if (context.ranks.size() == 1) return;
-    largest_ = largest_payload_of(sparsifier_of(compressor_), std::as_const(context.tensors).segments());
     residual_.plan(context);
-    buffer_ = context.memory.template plan<float>("exchange", context.tensors.elements());
-    tile_offsets_ = context.memory.template plan<std::uint64_t>("payload", context.tensors.tiles().size() + 1);
-    planes_ = plan_summable(context.memory, "payload", (is_encoded ? 2 : 1) * largest_);
-    selector_.plan(context);
-    payload_.plan(context, largest_);
+    mean_ = context.memory.template plan<float>("exchange", context.tensors.elements());
+    elements_.plan(context, {});
   }
-  void start(Context& /*context*/) {}
+  void start(Context& context) { elements_.start(context); }
 
   static double scale(const Context& /*context*/) noexcept { return 1.0; }
   bool exchange(const gradient_bucket& bucket, Context& context) {
     if (!bucket.is_last) return false;  // the selection computes places for all tensors
     if (context.ranks.size() == 1)
       return exchange_dense_gradient(context, {}, settings_.skip_non_finite, bucket, settings_.max_norm);
-    context.executor.invoke(selector_.finds(sparsifier_of(compressor_), context));
-    selection_.emplace(selector_.select(sparsifier_of(compressor_), context, view(context), passes::form{}));
-    const std::span<float> sent = scan_payload_offsets<sparsifier_type>(
-        context, *selection_, context.memory.view(tile_offsets_), planes(context).first(largest_));
-    context.executor.run(passes::form{}, view(context), payload(context), *selection_, context.all_tiles(), nullptr,
-                         context.not_finite());
-    payload_.exchange(sent, payload(context).plane[1], context);
+    context.executor.invoke(elements_.starts(context));
+    elements_.select(passes::form{}, context, view(context));
+    elements_.send(passes::form{}, context, view(context), bucket.tiles, true);
     return true;
   }
   typename Context::view_type receive(Context& context) {
     if (context.ranks.size() == 1) return dense_mean(context, {});
     auto g = view(context);
-    context.executor.run(passes::receive{{}, payload_.scale(context)}, g, payload(context), *selection_,
-                         context.all_tiles());
+    elements_.receive(passes::receive{{}, elements_.scale(context)}, context, g);
     g.gradient_is_exchanged = true;
     clip_exchanged(context, g.exchanged, settings_.max_norm);
     return g;
   }
 
-  Compressor& compressor() noexcept { return compressor_; }
+  Compressor& compressor() noexcept { return elements_.compressor(); }
   void report(const Context& context, bool with_norms, statistics& all) const {
     if (with_norms && context.ranks.size() > 1)
       all.worker_error = norms_by_group(context, residual_.of(0, context.memory));
@@ -168,27 +155,14 @@ requires(!requires { requires Compressor::selects_all; } &&
  private:
   auto view(const Context& context) const noexcept {
     auto g = residual_.over(context.view(), context.memory);
-    g.exchanged = context.memory.view(buffer_).data();
+    g.exchanged = context.memory.view(mean_).data();
     return g;
-  }
-  std::span<float> planes(const Context& context) const noexcept { return payload_in(context.memory.view(planes_)); }
-  payload_view payload(const Context& context) const noexcept {
-    float* const first = planes(context).data();
-    return {.tile_offsets = context.memory.view(tile_offsets_).data(),
-            .plane = {first, is_encoded ? first + largest_ : nullptr},
-            .capacity = largest_};
   }
 
   gradient_settings settings_;
-  Compressor compressor_;
-  selector<sparsifier_type, Context> selector_;
-  std::optional<typename selector<sparsifier_type, Context>::selected_type> selection_;  // of the current step
-  payload_exchange<Compressor, Context> payload_;
-  std::uint64_t largest_ = 0;
+  sparse_exchange<Compressor, ErrorFeedback, Context> elements_;
   state_arrays<array::residual> residual_;
-  region<float> buffer_;
-  region<std::uint64_t> tile_offsets_;
-  region<float> planes_;
+  region<float> mean_;
 };
 
 }  // namespace slamb::detail

@@ -17,14 +17,6 @@
 
 namespace slamb::detail {
 
-/// β3^a for a = 0, 1, … until it no longer changes, at most 65536 of them.
-inline std::vector<float> discounts_by_age(double beta3) {
-  std::vector<float> all{1.0F};
-  while (all.size() < 65536 && all.back() > 0.0F && beta3 < 1.0)
-    all.push_back(static_cast<float>(std::pow(beta3, static_cast<double>(all.size()))));
-  return all;
-}
-
 /// The values that a data-dependent sparsifier chooses from: m updated with this rank's gradient.
 template <class TrustRatio>
 struct momentum_to_choose_from : adam_update<TrustRatio> {

@@ -1,0 +1,176 @@
+// The elements that a sparsifier selects at a step: by the step alone, or by the values of one rank.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "slamb/compressor/chain.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/memory_traffic.hpp"
+#include "slamb/detail/pass/sparse_pass.hpp"
+#include "slamb/detail/pass/step_state.hpp"
+
+namespace slamb::detail {
+
+/// The selection of a bitmap: bit i is for element i of the state arrays. The optimizer stores ages.
+struct bitmap_selection {
+  using age_type = std::uint16_t;  // an element may be left out for any number of steps
+
+  const std::uint16_t* bits = nullptr;  ///< [state elements / 16]
+
+  SLAMB_HOST_DEVICE bool selects(coordinate c) const {
+    const std::uint64_t i = c.state + c.index;
+    return ((bits[i / 16] >> (i % 16)) & 1U) != 0;
+  }
+
+  /// A bit for each of `count` ≤ 16 elements from c on: 1 if selected.
+  SLAMB_HOST_DEVICE std::uint32_t word(coordinate c, std::uint32_t count) const {
+    const std::uint64_t i = c.state + c.index;
+    const auto from = static_cast<std::uint32_t>(i % 16);
+    std::uint32_t all = static_cast<std::uint32_t>(bits[i / 16]) >> from;
+    if (from + count > 16) all |= static_cast<std::uint32_t>(bits[i / 16 + 1]) << (16 - from);
+    return all & ((1U << count) - 1U);
+  }
+
+  template <class Visit>
+  void runs(coordinate c, std::uint64_t count, Visit&& visit) const {
+    for (const std::uint64_t end = c.index + count; c.index != end; ++c.index)
+      visit(c.index, std::uint64_t{1}, selects(c) ? 0U : 1U);
+  }
+
+  bool fill(coordinate c, std::uint32_t count, capability::staleness_discounts /*table*/, std::uint16_t* to,
+            float* /*none*/) const {
+    for (std::uint32_t i = 0; i < count; i += 16, c.index += 16)
+      to[i / 16] = static_cast<std::uint16_t>(word(c, std::min(count - i, 16U)));
+    return true;
+  }
+};
+static_assert(capability::has_fill<bitmap_selection>);
+
+/// The selections of a sparsifier.
+template <class Sparsifier>
+struct selection_of {
+  using type = decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}));
+};
+template <data_dependent_sparsifier Sparsifier>
+struct selection_of<Sparsifier> {
+  using type = bitmap_selection;
+};
+
+/// Bytes of memory traffic an element, on the mean rank, of choosing by the values that `Pass` forms: the leader forms them and
+/// writes bits, which all ranks read. 0 for other sparsifiers.
+template <class Pass, class Sparsifier>
+constexpr double choice_memory_bytes([[maybe_unused]] int ranks,
+                                     [[maybe_unused]] const plan::storage_bytes& stored) noexcept {
+  constexpr double bit = 1.0 / 8.0;
+  if constexpr (data_dependent_sparsifier<Sparsifier>)
+    return (bytes_of_list<typename Pass::signal_reads>::read(stored) + 2.0 * bit) / ranks + 3.0 * bit;
+  else
+    return 0.0;
+}
+
+/// Bytes of memory traffic of stored ages, an element of tensors from which the sparsifier selects. 0 if the selection computes
+/// ages.
+template <class Sparsifier>
+constexpr double age_memory_bytes() noexcept {
+  using selection_type = typename selection_of<Sparsifier>::type;
+  return capability::has_age<selection_type> ? 0.0 : 2.0 * sizeof(stored_age_t<selection_type>);
+}
+
+/// Selects by the step alone.
+template <class Sparsifier, class Context>
+class selector {
+  static constexpr bool is_stored =
+      !Context::executor_type::is_synchronous && capability::selects_on_device<Sparsifier>;
+
+ public:
+  using selection_type = decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}));
+  /// The result of `select`: the selection, or a pointer to it.
+  using selected_type = std::conditional_t<is_stored, stored_selection<selection_type>, selection_type>;
+
+  void plan(Context& context) {
+    if constexpr (is_stored) stored_ = context.memory.template plan<selection_type>("choice", 1);
+  }
+
+  /// The function that makes the selection on a device, which knows the number of the step; for an executor to invoke before the
+  /// selection is used.
+  auto finds(const Sparsifier& sparsifier, Context& context) const {
+    if constexpr (!is_stored)
+      return nothing_to_do{};
+    else if constexpr (requires { sparsifier.all_steps(); })
+      return storing(sparsifier.all_steps(), context);
+    else
+      return storing(sparsifier, context);
+  }
+
+  /// The selection of this step.
+  /// @param pass  forms the values, for data-dependent sparsifiers
+  template <class Pass, class View>
+  selected_type select(const Sparsifier& sparsifier, Context& context, const View& /*view*/,
+                       const Pass& /*pass*/) const {
+    if constexpr (requires { sparsifier.require_ready(std::uint64_t{}); })
+      sparsifier.require_ready(context.tensors.elements());
+    if constexpr (is_stored)
+      return {context.memory.view(stored_).data()};
+    else
+      return sparsifier.at(
+          context.this_step("the compressor's selection follows the step number, which a capture does not know"));
+  }
+
+ private:
+  template <class Steps>
+  store_selection<Steps, selection_type> storing(const Steps& steps, Context& context) const {
+    return {steps, &context.record()->taken, context.memory.view(stored_).data()};
+  }
+
+  region<selection_type> stored_;
+};
+
+/// Selects by value: at step t rank (t − 1) mod N chooses by its own values, and broadcasts a bitmap.
+template <data_dependent_sparsifier Sparsifier, class Context>
+class selector<Sparsifier, Context> {
+ public:
+  using selection_type = bitmap_selection;
+  using selected_type = bitmap_selection;
+
+  void plan(Context& context) {
+    bits_ = context.memory.template plan<std::uint16_t>("choice", (context.tensors.state_elements() + 15) / 16);
+  }
+
+  static nothing_to_do finds(const Sparsifier& /*sparsifier*/, Context& /*context*/) { return {}; }
+
+  template <class Pass, class View>
+  selection_type select(const Sparsifier& sparsifier, Context& context, const View& view, const Pass& pass) const {
+    const std::span<std::uint16_t> bits = context.memory.view(bits_);
+    const int leader = static_cast<int>(
+        (context.this_step("the rank that chooses follows from the step number, which a capture does not know") - 1) %
+        static_cast<std::uint64_t>(context.ranks.size()));
+    if (context.ranks.rank() == leader) {
+      context.executor.clear(std::as_writable_bytes(bits));
+      // Nothing is chosen in tiles with values that are not finite. The payload's overflow flag will skip the step.
+      context.executor.choose(pass, sparsifier, view, context.all_tiles(), bits.data());
+    }
+    if (context.ranks.size() > 1)
+      context.ranks.broadcast(std::as_writable_bytes(bits), leader, context.executor.stream());
+    return {bits.data()};
+  }
+
+ private:
+  region<std::uint16_t> bits_;
+};
+
+/// The most elements sent at any step, of dense tensors and of tensors from which the sparsifier selects.
+template <class Sparsifier>
+std::uint64_t largest_payload_of(const Sparsifier& sparsifier, std::span<const segment> tensors) {
+  std::uint64_t payload = 1;  // at least one element is always sent
+  for (const segment& s : tensors) payload += s.dense ? s.size : largest_payload_of(sparsifier, s.size);
+  return payload;
+}
+
+}  // namespace slamb::detail
