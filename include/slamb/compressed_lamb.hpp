@@ -15,4 +15,5 @@
 #include "slamb/error_feedback/residual.hpp"
 #include "slamb/error_feedback/two_sided.hpp"
 #include "slamb/lamb.hpp"
-#include "slamb/optimizer/detail/compressed_gradient.hpp"
+#include "slamb/optimizer/detail/quantized_gradient.hpp"
+#include "slamb/optimizer/detail/sparse_gradient.hpp"

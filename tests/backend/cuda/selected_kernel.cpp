@@ -19,7 +19,7 @@
 #include "slamb/communicator/any_communicator.hpp"
 #include "slamb/communicator/self_communicator.hpp"
 #include "slamb/compressor/random_k.hpp"
-#include "slamb/optimizer/detail/compressed_gradient.hpp"
+#include "slamb/optimizer/detail/sparse_gradient.hpp"
 #include "slamb/optimizer/detail/slamb_passes.hpp"
 #include "slamb/trust_ratio/rescaled_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"

@@ -123,9 +123,10 @@ struct gradient_settings {
   bool on_single_rank = false;                                ///< compresses with a single rank too
 };
 
-/// The dense exchange: one all_reduce of all gradients.
+/// The compressed exchange of gradients, chosen by the kind of the Compressor: this one is for no_compressor, and is never active.
+/// The others are in slamb/compressed_lamb.hpp, with the same members.
 template <class Compressor, class ErrorFeedback, class Context>
-class gradient_exchange {
+class compressed_gradient {
   static_assert(
       requires { requires Compressor::selects_all; } || !(quantizer<Compressor> || selects<Compressor>),
       "slamb: LAMB or AdamW with a Compressor other than no_compressor needs #include <slamb/compressed_lamb.hpp>");
@@ -139,45 +140,101 @@ class gradient_exchange {
       "buffers, such as no_error_feedback");
 
  public:
-  gradient_exchange(const Compressor& /*compressor*/, const gradient_settings& settings) : settings_(settings) {}
+  compressed_gradient(const Compressor& /*compressor*/, bool /*on_single_rank*/) {}
+
+  /// False: gradients are exchanged dense, and none of the functions below is called.
+  static constexpr bool is_active(const Context& /*context*/) noexcept { return false; }
+
+  /// Plans lasting memory.
+  void plan(Context& /*context*/) {}
+  /// The same beside the exchange of codes, whose layout is `other`.
+  void plan_beside(Context& /*context*/, const wire_layout& /*other*/) {}
+  /// Bytes of a buffer for a step.
+  static std::uint64_t buffer_bytes(const Context& /*context*/) noexcept { return 0; }
+  void place(region<std::byte> /*buffer*/, const Context& /*context*/) noexcept {}
+  void start(Context& /*context*/) {}
+
+  /// Sends all gradients. Changes nothing that lasts.
+  void send(Context& /*context*/) {}
+  /// The view in which passes read the mean.
+  static typename Context::view_type receive(Context& context) { return context.view(); }
+
+  void report(const Context& /*context*/, bool /*with_norms*/, statistics& /*all*/) const {}
+  void visit_state(const Context& /*context*/, const state_visitor& /*part*/) const {}
+};
+
+/// The exchange of gradients by any Compressor: one all_reduce of floats, or codes, or selected elements. A single rank exchanges
+/// nothing, unless a quantizer is active there.
+template <class Compressor, class ErrorFeedback, class Context>
+class gradient_exchange {
+ public:
+  gradient_exchange(const Compressor& compressor, const gradient_settings& settings)
+      : settings_(settings), compressed_(compressor, settings.on_single_rank) {}
 
   /// Plans memory of its own.
   void plan(Context& context) {
-    if (context.ranks.size() > 1) buffer_ = plan_summable(context.memory, "exchange", context.tensors.elements());
+    if (compressed_.is_active(context)) compressed_.plan(context);
+    if (const std::uint64_t bytes = buffer_bytes(context); bytes > 0)
+      place(context.memory.template plan<std::byte>("exchange", bytes), context);
   }
 
   // In place of `plan`, for a recipe that exchanges dense gradients at some steps and codes at others, in one buffer.
   /// Plans memory beside the exchange of codes, whose layout is `other`, but no buffer.
-  void plan_beside(const wire_layout& /*other*/, Context& /*context*/) {}
+  void plan_beside(const wire_layout& other, Context& context) {
+    if (compressed_.is_active(context)) compressed_.plan_beside(context, other);
+  }
   /// Bytes of the buffer. It need not be kept between steps.
-  static std::uint64_t buffer_bytes(const Context& context) noexcept {
+  std::uint64_t buffer_bytes(const Context& context) const noexcept {
+    if (compressed_.is_active(context)) return compressed_.buffer_bytes(context);
     return context.ranks.size() > 1 ? (sum_header::floats + context.tensors.elements()) * sizeof(float) : 0;
   }
   /// Uses a buffer of at least `buffer_bytes`.
   void place(region<std::byte> buffer, const Context& context) noexcept {
-    buffer_ = {buffer.offset, static_cast<std::size_t>(buffer_bytes(context) / sizeof(float))};
+    dense_ = {buffer.offset, 0};
+    if (compressed_.is_active(context))
+      compressed_.place(buffer, context);
+    else
+      dense_.count = static_cast<std::size_t>(buffer_bytes(context) / sizeof(float));
   }
 
-  void start(Context& /*context*/) {}
+  void start(Context& context) {
+    if (compressed_.is_active(context)) compressed_.start(context);
+  }
 
-  /// The gradient as it is read, times this, is the mean.
-  static double scale(const Context& context) noexcept { return 1.0 / context.ranks.size(); }
-  /// Exchanges a bucket. Returns false if it is not the last and nothing is exchanged early.
+  /// The gradient as it is read, times this, is the mean, or what the codes are of.
+  double scale(const Context& context) const noexcept {
+    return compressed_.is_active(context) ? 1.0 : 1.0 / context.ranks.size();
+  }
+  /// Exchanges a bucket. Returns false if it is not the last and nothing is exchanged early: scales depend on all gradients, and
+  /// so do the places of selected elements.
   bool exchange(const gradient_bucket& bucket, Context& context) {
-    return exchange_dense_gradient(context, payload_in(context.memory.view(buffer_)), settings_.skip_non_finite, bucket,
-                                   settings_.max_norm);
+    if (!compressed_.is_active(context))
+      return exchange_dense_gradient(context, payload_in(context.memory.view(dense_)), settings_.skip_non_finite,
+                                     bucket, settings_.max_norm);
+    if (bucket.is_last) compressed_.send(context);
+    return bucket.is_last;
   }
   /// The view in which passes read the clipped mean, once everything has been exchanged and the step is not skipped.
-  auto receive(Context& context) {
-    return clipped_mean(context, payload_in(context.memory.view(buffer_)), settings_.max_norm);
+  typename Context::view_type receive(Context& context) {
+    if (!compressed_.is_active(context))
+      return clipped_mean(context, payload_in(context.memory.view(dense_)), settings_.max_norm);
+    typename Context::view_type g = compressed_.receive(context);
+    g.gradient_is_exchanged = true;
+    clip_exchanged(context, g.exchanged, settings_.max_norm);
+    return g;
   }
 
-  void report(const Context& /*context*/, bool /*with_norms*/, statistics& /*all*/) const {}
-  void visit_state(const Context& /*context*/, const state_visitor& /*part*/) const {}
+  Compressor& compressor() noexcept requires selects<Compressor> { return compressed_.compressor(); }
+  void measure_next() noexcept requires quantizer<Compressor> { compressed_.measure_next(); }
+  void report(const Context& context, bool with_norms, statistics& all) const {
+    if (compressed_.is_active(context)) compressed_.report(context, with_norms, all);
+  }
+  void visit_state(const Context& context, const state_visitor& part) const { compressed_.visit_state(context, part); }
 
  private:
   gradient_settings settings_;
-  region<float> buffer_;
+  compressed_gradient<Compressor, ErrorFeedback, Context> compressed_;
+  region<float> dense_;
 };
 
 }  // namespace slamb::detail

@@ -42,10 +42,9 @@ struct decode_gradient : pass_without_constants {
 
 /// The exchange of a quantized gradient, in two phases.
 template <quantizer Compressor, class ErrorFeedback, class Context>
-class gradient_exchange<Compressor, ErrorFeedback, Context> {
+class compressed_gradient<Compressor, ErrorFeedback, Context> {
  public:
-  gradient_exchange(const Compressor& compressor, const gradient_settings& settings)
-      : settings_(settings), codes_(compressor, settings.on_single_rank) {
+  compressed_gradient(const Compressor& compressor, bool on_single_rank) : codes_(compressor, on_single_rank) {
     if constexpr (requires { compressor.zero_aware; })
       if (compressor.zero_aware)
         throw std::invalid_argument(
@@ -54,56 +53,41 @@ class gradient_exchange<Compressor, ErrorFeedback, Context> {
             "tensor_options::rows");
   }
 
-  void plan(Context& context) {
-    if (!codes_.is_active(context)) return;
-    codes_.plan(context);
-    place(context.memory.template plan<std::byte>("exchange", buffer_bytes(context)), context);
-  }
-
-  void plan_beside(const wire_layout& other, Context& context) { codes_.plan_beside(context, other); }
+  bool is_active(const Context& context) const noexcept { return codes_.is_active(context); }
+  void plan(Context& context) { codes_.plan(context); }
+  void plan_beside(Context& context, const wire_layout& other) { codes_.plan_beside(context, other); }
   std::uint64_t buffer_bytes(const Context& context) const noexcept {
-    if (!codes_.is_active(context)) return 0;
     return std::max(codes_.buffer_bytes(), mean_at() + context.tensors.elements() * sizeof(float));
   }
   void place(region<std::byte> buffer, const Context& context) noexcept {
-    if (!codes_.is_active(context)) return;
     messages_ = {buffer.offset, static_cast<std::size_t>(codes_.buffer_bytes())};
     mean_ = {buffer.offset + static_cast<std::size_t>(mean_at()), static_cast<std::size_t>(context.tensors.elements())};
   }
   void start(Context& context) { codes_.start(context); }
 
-  static double scale(const Context& /*context*/) noexcept { return 1.0; }
-  bool exchange(const gradient_bucket& bucket, Context& context) {
-    if (!bucket.is_last) return false;  // scales depend on all gradients
-    if (!codes_.is_active(context))
-      return exchange_dense_gradient(context, {}, settings_.skip_non_finite, bucket, settings_.max_norm);
+  void send(Context& context) {
     const std::span<std::byte> messages = context.memory.view(messages_);
     context.executor.invoke(codes_.starts(context, messages));
     codes_.send(decode_gradient{}, context, context.view(), messages);
-    return true;
   }
-  typename Context::view_type receive(Context& context) {
-    if (!codes_.is_active(context)) return dense_mean(context, {});
+  typename Context::view_type receive(Context& context) const {
     auto g = context.view();
     g.exchanged = context.memory.view(mean_).data();
     codes_.receive(decode_gradient{}, context, g, context.memory.view(messages_), context.all_tiles());
-    g.gradient_is_exchanged = true;
-    clip_exchanged(context, g.exchanged, settings_.max_norm);
     return g;
   }
 
-  void visit_state(const Context& context, const state_visitor& part) const { codes_.visit_state(context, part); }
   void measure_next() noexcept { codes_.measure_next(); }
   void report(const Context& context, bool with_norms, statistics& all) const {
     all.compression = codes_.measured();
     if (with_norms) all.worker_error = codes_.worker_error(context);
   }
+  void visit_state(const Context& context, const state_visitor& part) const { codes_.visit_state(context, part); }
 
  private:
   // The received mean is written behind the messages of which it is decoded, in place of those that have been sent.
   std::uint64_t mean_at() const noexcept { return codes_.template received_bytes<decode_gradient>(); }
 
-  gradient_settings settings_;
   quantized_exchange<Compressor, ErrorFeedback, Context> codes_;
   region<std::byte> messages_;
   region<float> mean_;  // overlaps the messages

@@ -1,5 +1,4 @@
-// The exchange of selected elements of LAMB's gradient. With quantized_gradient.hpp: the compressed exchanges, of which the kind
-// of the Compressor chooses one.
+// The exchange of selected elements of LAMB's gradient.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +15,6 @@
 #include "slamb/detail/pass/sparse_pass.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/dense_gradient.hpp"
-#include "slamb/optimizer/detail/quantized_gradient.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
 
 namespace slamb::detail {
@@ -100,10 +98,10 @@ struct sparse_gradient_passes {
 };
 
 /// The exchange of selected elements of the gradient. Elements that are left out, and the compression error of a chain, are kept
-/// and sent later.
+/// and sent later. A single rank sends nothing.
 template <class Compressor, class ErrorFeedback, class Context>
 requires(!requires { requires Compressor::selects_all; } &&
-         selects<Compressor>) class gradient_exchange<Compressor, ErrorFeedback, Context> {
+         selects<Compressor>) class compressed_gradient<Compressor, ErrorFeedback, Context> {
   static_assert(
       ErrorFeedback::worker_state && !ErrorFeedback::server_state,
       "slamb: LAMB or AdamW with a Compressor that leaves elements out needs an ErrorFeedback that keeps them at "
@@ -113,40 +111,35 @@ requires(!requires { requires Compressor::selects_all; } &&
   using passes = sparse_gradient_passes;
 
  public:
-  gradient_exchange(const Compressor& compressor, const gradient_settings& settings)
-      : settings_(settings), elements_(compressor) {}
+  compressed_gradient(const Compressor& compressor, bool /*on_single_rank*/) : elements_(compressor) {}
 
+  static bool is_active(const Context& context) noexcept { return context.ranks.size() > 1; }
   void plan(Context& context) {
-    if (context.ranks.size() == 1) return;
     residual_.plan(context);
-    mean_ = context.memory.template plan<float>("exchange", context.tensors.elements());
     elements_.plan(context, {});
+  }
+  static std::uint64_t buffer_bytes(const Context& context) noexcept {
+    return context.tensors.elements() * sizeof(float);
+  }
+  void place(region<std::byte> buffer, const Context& context) noexcept {
+    mean_ = {buffer.offset, static_cast<std::size_t>(context.tensors.elements())};
   }
   void start(Context& context) { elements_.start(context); }
 
-  static double scale(const Context& /*context*/) noexcept { return 1.0; }
-  bool exchange(const gradient_bucket& bucket, Context& context) {
-    if (!bucket.is_last) return false;  // the selection computes places for all tensors
-    if (context.ranks.size() == 1)
-      return exchange_dense_gradient(context, {}, settings_.skip_non_finite, bucket, settings_.max_norm);
+  void send(Context& context) {
     context.executor.invoke(elements_.starts(context));
     elements_.select(passes::form{}, context, view(context));
-    elements_.send(passes::form{}, context, view(context), bucket.tiles, true);
-    return true;
+    elements_.send(passes::form{}, context, view(context), context.all_tiles(), true);
   }
-  typename Context::view_type receive(Context& context) {
-    if (context.ranks.size() == 1) return dense_mean(context, {});
-    auto g = view(context);
+  typename Context::view_type receive(Context& context) const {
+    const auto g = view(context);
     elements_.receive(passes::receive{{}, elements_.scale(context)}, context, g);
-    g.gradient_is_exchanged = true;
-    clip_exchanged(context, g.exchanged, settings_.max_norm);
     return g;
   }
 
   Compressor& compressor() noexcept { return elements_.compressor(); }
   void report(const Context& context, bool with_norms, statistics& all) const {
-    if (with_norms && context.ranks.size() > 1)
-      all.worker_error = norms_by_group(context, residual_.of(0, context.memory));
+    if (with_norms) all.worker_error = norms_by_group(context, residual_.of(0, context.memory));
   }
   void visit_state(const Context& context, const state_visitor& part) const {
     residual_.visit(part, context.memory, state_part::errors);
@@ -159,7 +152,6 @@ requires(!requires { requires Compressor::selects_all; } &&
     return g;
   }
 
-  gradient_settings settings_;
   sparse_exchange<Compressor, ErrorFeedback, Context> elements_;
   state_arrays<array::residual> residual_;
   region<float> mean_;
