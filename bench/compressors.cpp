@@ -117,7 +117,7 @@ class coding {
             .received = message,
             .codes = wire_.codes(),
             .message_bytes = wire_.message_bytes(),
-            .scale_bytes = wire_.scale_bytes(),
+            .codes_at = wire_.codes_at(),
             .random_stream = round_};
   }
 

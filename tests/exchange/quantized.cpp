@@ -496,11 +496,13 @@ TEST_CASE("quantized_exchange: each property finds its violation") {
   CHECK(fault_with(o, fault_of_equations, change_result(whole)) != "");
   CHECK(fault_with(o, fault_of_equations, change_worker_error) != "");
   CHECK(fault_with(o, fault_of_equations, change_server_error) != "");
-  const std::size_t code = o.map.first_code_byte();
+  const std::size_t code = o.map.first_code_byte(), scale = o.map.first_scale_byte + 1;
   CHECK(fault_with(o, fault_of_equations, [&](exchange_history& h) { h[1][1].wire.sent[code] ^= std::byte{1}; }) != "");
-  CHECK(fault_with(o, fault_of_equations, [](exchange_history& h) { h[1][1].wire.sent[1] ^= std::byte{1}; }) != "");
+  CHECK(fault_with(o, fault_of_equations, [&](exchange_history& h) { h[1][1].wire.sent[scale] ^= std::byte{1}; }) !=
+        "");
   CHECK(fault_with(o, fault_of_equations, [&](exchange_history& h) { h[1][0].wire.said[code] ^= std::byte{1}; }) != "");
-  CHECK(fault_with(o, fault_of_equations, [](exchange_history& h) { h[1][0].wire.said[1] ^= std::byte{1}; }) != "");
+  CHECK(fault_with(o, fault_of_equations, [&](exchange_history& h) { h[1][0].wire.said[scale] ^= std::byte{1}; }) !=
+        "");
 
   CHECK(fault_with(o, fault_of_conservation, change_result(compressed)) != "");
   CHECK(fault_with(o, fault_of_conservation, change_worker_error) != "");

@@ -102,7 +102,7 @@ std::string fault_of(const wire_layout& wire, const wire_case& c) {
   if (wire.dense_elements() != map.dense_elements) return "the elements that are exchanged whole";
   if (wire.elements() + wire.dense_elements() != n) return "the elements that are compressed";
   if (wire.codes() != map.message_codes()) return "the codes of a message";
-  if (wire.scale_bytes() != map.first_code_byte()) return "where the codes of a message begin";
+  if (wire.codes_at() != map.first_code_byte()) return "where the codes of a message begin";
   if (wire.message_bytes() != map.message_bytes(c.bits)) return "the bytes of a message";
   if (wire.all_message_bytes() != map.ranks() * wire.message_bytes()) return "the bytes of all messages";
   return {};
@@ -185,8 +185,8 @@ TEST_CASE("wire_layout: the numbers of an example") {
   CHECK(is(fused.pieces()[3], 2, 0, 200, 1, 48, 0));
   CHECK_FALSE(is(fused.pieces()[3], 2, 0, 200, 1, 44, 0));
   CHECK(fused.codes() == 256);
-  CHECK(fused.scale_bytes() == 16);
-  CHECK(fused.message_bytes() == 128);  // 16 + 32 are used
+  CHECK(fused.codes_at() == 32);
+  CHECK(fused.message_bytes() == 128);  // 32 + 32 are used
   CHECK(fused.all_message_bytes() == 3 * 128);
   CHECK(fused.elements() == 500);
   CHECK(fused.dense_elements() == 7);
@@ -196,15 +196,15 @@ TEST_CASE("wire_layout: the numbers of an example") {
   REQUIRE(by_tensor.pieces().size() == 5);
   CHECK(is(by_tensor.pieces()[2], 0, 256, 44, 2, 0, 0));
   CHECK(is(by_tensor.pieces()[4], 1, 128, 72, 1, 128, 1));
-  CHECK(by_tensor.scale_bytes() == 16);
-  CHECK(by_tensor.message_bytes() == 384);  // 16 + 256 are used
+  CHECK(by_tensor.codes_at() == 32);
+  CHECK(by_tensor.message_bytes() == 384);  // 32 + 256 are used
 }
 
 TEST_CASE("wire_layout: a message of no elements has one scale") {
   for (const auto& tensors :
        {std::vector<wire_tensor>{}, std::vector<wire_tensor>{{0}, {0, false}}, std::vector<wire_tensor>{{12, false}}}) {
     const wire_layout wire(tensors, 4, {scale_groups::per_tensor, 0}, 1);
-    CHECK(wire.scale_bytes() == 16);
+    CHECK(wire.codes_at() == 32);
     CHECK(wire.message_bytes() == 128);
     CHECK(wire.all_message_bytes() == 4 * 128);
     CHECK(wire.elements() == 0);
@@ -237,8 +237,8 @@ TEST_CASE("wire_layout: a layout without scales has the pieces of the layout who
       }
       CHECK(dense.codes() == other.codes());
       CHECK(dense.dense_elements() == 77);
-      CHECK(dense.scale_bytes() == 16);
-      CHECK(dense.message_bytes() == (16 + 2 * dense.codes() + 8 + 127) / 128 * 128);
+      CHECK(dense.codes_at() == 16);
+      CHECK(dense.message_bytes() == (16 + 2 * dense.codes() + 127) / 128 * 128);
     }
   const wire_layout by_tensor(tensors, 3, {scale_groups::per_tensor, 0}, 1);
   CHECK(wire_layout(tensors, 3, none, 16).pieces().size() !=

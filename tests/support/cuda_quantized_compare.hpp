@@ -109,7 +109,7 @@ void compare(const quantized_setup& setup, const typename Case::quantizer& quant
   typename Case::rank host(setup, quantizer), device(setup, quantizer);
   host_side<Case> host_does;
   device_side<Case> device_does;
-  const std::uint64_t scales = host.wire.scale_bytes / sizeof(float);
+  const std::uint64_t scales = (host.wire.codes_at - slamb::detail::wire_layout::header_bytes) / sizeof(float);
   require_same(device, host);
   host_does.mark_active(host), device_does.mark_active(device);
   require_same(device, host);

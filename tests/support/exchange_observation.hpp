@@ -31,7 +31,7 @@ struct exchange_scheme {
 /// Reads a scale or a code from the bytes of a message, by its index.
 inline float scale_in(std::span<const std::byte> message, std::size_t index) {
   float scale = 0.0F;
-  std::memcpy(&scale, message.subspan(4 * index, 4).data(), 4);
+  std::memcpy(&scale, message.subspan(wire_map::first_scale_byte + 4 * index, 4).data(), 4);
   return scale;
 }
 inline std::uint32_t code_in(std::span<const std::byte> codes, std::size_t index, int bits) {

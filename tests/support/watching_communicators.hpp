@@ -154,12 +154,12 @@ class imagined_peers {
 
  private:
   static constexpr int calls_at_construction = 4;
-  static constexpr std::size_t header_floats = 16, fingerprint_bytes = 8;
+  static constexpr std::size_t header_floats = 16, header_bytes = 16;
 
   void receive_from_all(std::span<const std::byte> own, std::span<std::byte> all) const {
     for (std::size_t i = 0; i < all.size(); ++i) {
-      const bool is_fingerprint = i % own.size() >= own.size() - fingerprint_bytes;
-      const bool is_given = i < own.size() || is_fingerprint || how_ == habit::send_the_same;
+      const bool is_header = i % own.size() < header_bytes;
+      const bool is_given = i < own.size() || is_header || how_ == habit::send_the_same;
       all[i] = is_given ? own[i % own.size()] : std::byte{0};
     }
   }

@@ -36,9 +36,10 @@ struct wire_map {
   std::vector<wire_place> places;          // [n] of all tensors, end to end
   std::vector<std::size_t> codes, scales;  // [ranks] in each rank's message, before all messages get the same size
   std::size_t dense_elements = 0;
+  bool has_scales = false;
 
   wire_map(std::span<const mapped_tensor> tensors, std::size_t ranks, shared_scales sharing, std::size_t block)
-      : codes(ranks), scales(ranks) {
+      : codes(ranks), scales(ranks), has_scales(sharing != shared_scales::none) {
     std::size_t compressed = 0;
     for (const mapped_tensor& l : tensors) compressed += l.compressed ? l.size : 0;
     std::size_t position = 0;  // index in the list that is cut into chunks
@@ -64,17 +65,19 @@ struct wire_map {
   }
 
   std::size_t ranks() const { return codes.size(); }
-  /// The number of scales in a message, at least one.
+  /// The number of scales in a message: none, or at least one.
   std::size_t message_scales() const {
-    return std::max<std::size_t>(1, *std::max_element(scales.begin(), scales.end()));
+    return has_scales ? std::max<std::size_t>(1, *std::max_element(scales.begin(), scales.end())) : 0;
   }
   /// The number of codes in a message, with padding.
   std::size_t message_codes() const { return rounded_up(*std::max_element(codes.begin(), codes.end()), 16); }
+  /// The first byte of the scales: after a header, which ends with a fingerprint of 8 bytes.
+  static constexpr std::size_t first_scale_byte = 16;
   /// The first byte of the codes in a message: after the scales, at a multiple of 16 bytes.
-  std::size_t first_code_byte() const { return rounded_up(4 * message_scales(), 16); }
-  /// The size of a message, a multiple of 128; it ends with a fingerprint of 8 bytes.
+  std::size_t first_code_byte() const { return rounded_up(first_scale_byte + 4 * message_scales(), 16); }
+  /// The size of a message, a multiple of 128.
   std::size_t message_bytes(int bits) const {
-    return rounded_up(first_code_byte() + message_codes() * static_cast<std::size_t>(bits) / 8 + 8, 128);
+    return rounded_up(first_code_byte() + message_codes() * static_cast<std::size_t>(bits) / 8, 128);
   }
 
   /// The least multiple of 128 that lets `ranks` chunks hold all elements.

@@ -234,8 +234,9 @@ TEST_CASE(
     "messages: a rank with a value that is not finite sets the overflow flag, and the flag of any rank skips the "
     "step") {
   for (const std::uint64_t count : {1U, 2U, 129U}) {
-    constexpr std::uint64_t message = 12;  // bytes
-    std::vector<float> messages(count * 3, 5.0F);
+    constexpr std::uint64_t floats = 6, message = 4 * floats;  // bytes: a header, a scale, and what follows
+    constexpr std::uint64_t flag = 0, scale = 4;
+    std::vector<float> messages(count * floats, 5.0F);
     auto* const bytes = reinterpret_cast<std::byte*>(messages.data());
     slamb::detail::step_record record;
     const emulator on(3);
@@ -243,36 +244,43 @@ TEST_CASE(
       const slamb::detail::cuda::invoke_kernel<std::remove_cvref_t<decltype(function)>> kernel{function};
       on.launch(kernel, kernel.work());
     };
-    const auto skips = [&] {
+    const auto skips = [&](bool looks_at_scale = true) {
       record.skip = 0;
-      invoke(slamb::detail::read_overflow_flags{&record, bytes, message, count});
+      invoke(slamb::detail::read_overflow_flags{&record, bytes, message, count, looks_at_scale});
       return record.skip != 0;
     };
     const std::vector<float> before = messages;
     invoke(slamb::detail::write_overflow_flags{&record, bytes, message, count});
     REQUIRE(messages == before);
-    CHECK_FALSE(skips());
     invoke(slamb::detail::start_messages{nullptr, bytes, message, count});
-    for (std::uint64_t i = 0; i < count * 3; ++i) REQUIRE(messages[i] == (i % 3 == 0 ? 0.0F : 5.0F));
-    messages[1] = messages[count * 3 - 1] = std::numeric_limits<float>::quiet_NaN();
+    for (std::uint64_t i = 0; i < count * floats; ++i) REQUIRE(messages[i] == (i % floats <= scale ? 0.0F : 5.0F));
+    CHECK_FALSE(skips());
+    messages[scale + 1] = messages[count * floats - 1] = std::numeric_limits<float>::quiet_NaN();
     CHECK_FALSE(skips());
     for (std::uint64_t place = 0; place < count; ++place)
       for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                               -std::numeric_limits<float>::infinity()}) {
-        const float good = std::exchange(messages[3 * place], bad);
+        const float good = std::exchange(messages[floats * place + scale], bad);
         CHECK(skips());
-        messages[3 * place] = good;
+        CHECK_FALSE(skips(false));
+        messages[floats * place + scale] = good;
       }
-    messages[0] = std::numeric_limits<float>::max();
+    messages[scale] = std::numeric_limits<float>::max();
     CHECK_FALSE(skips());
     record.not_finite = 1;
+    const std::vector<float> without = messages;
     invoke(slamb::detail::write_overflow_flags{&record, bytes, message, count});
-    for (std::uint64_t i = 0; i < count; ++i) CHECK(std::isnan(messages[3 * i]));
-    CHECK(skips());
+    for (std::uint64_t i = 0; i < count * floats; ++i)
+      CHECK((std::bit_cast<std::uint32_t>(messages[i]) == std::bit_cast<std::uint32_t>(without[i])) ==
+            (i % floats != flag));
+    CHECK(skips(false));
+    messages = without;
+    std::memcpy(&messages[floats * (count - 1)], "\1\0\0", 4);  // of one rank alone
+    CHECK(skips(false));
   }
 }
 
-TEST_CASE("messages: a message ends with the rank's fingerprint, and a fingerprint that differs stops training") {
+TEST_CASE("messages: a message's header has the rank's fingerprint, and a fingerprint that differs stops training") {
   for (const std::uint64_t count : {1U, 2U, 129U}) {
     constexpr std::uint64_t words = 16, message = 8 * words;  // bytes
     std::vector<std::uint64_t> messages(count * words, 5U);
@@ -287,18 +295,18 @@ TEST_CASE("messages: a message ends with the rank's fingerprint, and a fingerpri
     };
     invoke(slamb::detail::start_messages{&record, bytes, message, count});
     for (std::uint64_t i = 0; i < count * words; ++i)
-      REQUIRE(messages[i] == (i % words == words - 1 ? own : i % words == 0 ? 0U : 5U));
+      REQUIRE(messages[i] == (i % words == 1 ? own : i % words == 0 || i % words == 2 ? 0U : 5U));
     const slamb::detail::compare_fingerprints compare{&record, bytes, message, count};
     invoke(compare);
     CHECK(record.skip == 0);
     CHECK(record.diverged == 0);
     for (std::uint64_t place = 0; place < count; ++place) {
-      const std::uint64_t kept = std::exchange(messages[words * place + words - 1], own ^ (1U << 31U));
+      const std::uint64_t kept = std::exchange(messages[words * place + 1], own ^ (1U << 31U));
       invoke(compare);
       CHECK(record.skip == 1);
       CHECK(record.diverged == 1);
       CHECK(record.diverged_fingerprint == own);
-      messages[words * place + words - 1] = kept;
+      messages[words * place + 1] = kept;
       record.skip = record.diverged = 0;
       record.diverged_fingerprint = 0;
     }

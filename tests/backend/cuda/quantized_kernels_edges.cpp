@@ -201,8 +201,8 @@ class many_messages {
     mark(r_, r_.wire.averaged, 1);
   }
 
-  float& first_scale(std::uint64_t rank) {
-    return *reinterpret_cast<float*>(r_.message(r_.wire.received, rank).data());
+  slamb::detail::message_header& header(std::uint64_t rank) {
+    return *slamb::detail::header_of(r_.message(r_.wire.received, rank).data());
   }
   std::vector<std::byte> memory() const { return r_.memory.bytes(); }
   const std::vector<double>& statistic() const { return r_.statistic; }
@@ -245,7 +245,7 @@ class many_messages {
 /// @param rank  the rank that averages
 template <class Case>
 void check_marks(int rank, const typename Case::quantizer& quantizer) {
-  constexpr float bad[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()};
+  constexpr std::uint32_t raised[] = {1U, 0x80000000U};
   for (const emulator& on : {emulator(3), emulator(1000, thread_order::backwards)}) {
     const quantized_setup setup{.tensors = {{5}, {300}}, .ranks = 100, .rank = rank};
     many_messages<Case> all(setup, quantizer, on), heedless(setup, quantizer, on);
@@ -253,10 +253,10 @@ void check_marks(int rank, const typename Case::quantizer& quantizer) {
     const std::vector<double> sums_before = all.statistic();
     for (std::uint64_t marked = 0; marked < 100; ++marked) {
       CAPTURE(marked);
-      const float good = std::exchange(all.first_scale(marked), bad[marked % 2]);
+      all.header(marked).has_overflow = raised[marked % 2];
       all.average(true);
       require(all.record().not_finite == 1 && all.record().skip == 0);  // blocks that begin late read it
-      all.first_scale(marked) = good;
+      all.header(marked).has_overflow = 0;
       require(all.memory() == before);
       require(all.statistic() == sums_before);
       all.end_exchange();

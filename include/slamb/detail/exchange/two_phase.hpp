@@ -147,6 +147,7 @@ template <class Quantizers, class Executor, class WorkerStorage, class ServerSto
 class two_phase_exchange {
   using signal_quantizer = signal_quantizer_t<Quantizers>;
   using mean_quantizer = mean_quantizer_t<Quantizers>;
+  static constexpr bool has_mean_scales = mean_quantizer::scale != segment_scale::none;
   static constexpr bool phases_differ = !std::is_same_v<Quantizers, signal_quantizer>;
 
   template <class Q>
@@ -203,12 +204,12 @@ class two_phase_exchange {
             .mean = reinterpret_cast<float*>(at(part(4))),
             .codes = wire_.codes(),
             .message_bytes = wire_.message_bytes(),
-            .scale_bytes = wire_.scale_bytes(),
+            .codes_at = wire_.codes_at(),
             .random_stream = static_cast<std::uint64_t>(rank),
             .ranks = static_cast<std::uint32_t>(ranks),
             .rank = static_cast<std::uint32_t>(rank),
             .mean_message_bytes = mean_wire().message_bytes(),
-            .mean_scale_bytes = mean_wire().scale_bytes()};
+            .mean_codes_at = mean_wire().codes_at()};
   }
   /// The buffers and tables of one rank's optimizer. Random draws depend on the number of the step.
   template <class Context>
@@ -249,10 +250,11 @@ class two_phase_exchange {
     // Also for flags that a device has raised in the first phase.
     context.executor.invoke(
         skip_if_not_finite{context.record()},
-        read_overflow_flags{context.record(), wire.received, mean_wire().message_bytes(), wire_.ranks()},
+        read_overflow_flags{context.record(), wire.received, mean_wire().message_bytes(), wire_.ranks(),
+                            has_mean_scales},
         compare_fingerprints{context.record(), wire.received, mean_wire().message_bytes(), wire_.ranks()},
         note_received{context.record(), wire.received, mean_wire().message_bytes(), wire_.ranks(),
-                      mean_wire().scale_bytes(), has_word_of_codes()});
+                      mean_wire().codes_at(), has_mean_scales, has_word_of_codes()});
     if (context.is_skipped_on_host()) return;
     if (wire_.dense_elements() > 0)
       context.ranks.all_reduce_sum(std::span<float>(wire.dense, wire_.dense_elements()), context.executor.stream());

@@ -1,6 +1,5 @@
-// The content of quantized messages beside the codes: scales, the overflow flag, which is a NaN as the first scale, and the
-// sender's fingerprint at the end. An executor invokes these functions in one thread or in several, because there are as many
-// messages as ranks.
+// The content of quantized messages beside the codes: a header with the overflow flag and the sender's fingerprint, and scales. An
+// executor invokes these functions in one thread or in several, because there are as many messages as ranks.
 #pragma once
 
 #include <cmath>
@@ -49,7 +48,7 @@ struct scale_group {
 struct scale_table {
   const scale_group* groups = nullptr;
   const std::uint64_t* tiles = nullptr;   ///< numbers of tiles, group by group
-  const std::uint64_t* places = nullptr;  ///< floats from the first message on, group by group
+  const std::uint64_t* places = nullptr;  ///< floats from the first scale of the first message on, group by group
   std::size_t group_count = 0;
 };
 
@@ -120,17 +119,24 @@ struct scale_lists {
   }
 };
 
+/// What precedes the scales and codes of a message, whatever their format.
+struct message_header {
+  std::uint32_t has_overflow = 0;  ///< not 0: the sender has found a value that is not finite in this step
+  std::uint32_t unused = 0;
+  std::uint64_t fingerprint = 0;  ///< of the sender's step; 0 in the messages of signals, which are not compared
+};
+static_assert(sizeof(message_header) == wire_layout::header_bytes);
+
+SLAMB_HOST_DEVICE inline message_header* header_of(std::byte* message) noexcept {
+  return reinterpret_cast<message_header*>(message);
+}
 /// Scale number `index` of a message.
 SLAMB_HOST_DEVICE inline float* scale_in(std::byte* message, std::uint64_t index) noexcept {
-  return reinterpret_cast<float*>(message) + index;
+  return reinterpret_cast<float*>(message + wire_layout::header_bytes) + index;
 }
 
-/// The fingerprint, at the end of a message.
-SLAMB_HOST_DEVICE inline std::uint64_t* fingerprint_in(std::byte* message, std::uint64_t message_bytes) noexcept {
-  return reinterpret_cast<std::uint64_t*>(message + message_bytes) - 1;
-}
-
-/// Sets the first scale of each message to 0, for messages without a scale, and writes the fingerprint of this step.
+/// Writes the header of each message, without an overflow, and with the fingerprint of this step. A first scale becomes 0, for
+/// messages without elements; codes of a format without scales are written there later.
 struct start_messages {
   const step_record* record = nullptr;  ///< null: messages have no fingerprint
   std::byte* messages = nullptr;
@@ -140,40 +146,39 @@ struct start_messages {
   SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
     for (std::uint64_t i = thread; i < count; i += threads) {
       std::byte* const message = messages + i * message_bytes;
+      *header_of(message) = {0, 0, record == nullptr ? 0 : fingerprint_of(*record)};
       *scale_in(message, 0) = 0.0F;
-      if (record != nullptr) *fingerprint_in(message, message_bytes) = fingerprint_of(*record);
     }
   }
 };
 
-/// Raises the overflow flag, if this rank has found a value that is not finite: sets the first scale to NaN.
+/// Raises the overflow flag, if this rank has found a value that is not finite.
 struct write_overflow_flags {
   const step_record* record = nullptr;  ///< null: there is no flag
   std::byte* messages = nullptr;
   std::uint64_t message_bytes = 0;
   std::uint64_t count = 0;
 
-  SLAMB_HOST_DEVICE bool is_raised() const { return record != nullptr && record->not_finite != 0; }
   SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
-    if (!is_raised()) return;
-    for (std::uint64_t i = thread; i < count; i += threads)
-      *scale_in(messages + i * message_bytes, 0) = as_real(std::uint32_t{0x7FC00000U});
+    if (record == nullptr || record->not_finite == 0) return;
+    for (std::uint64_t i = thread; i < count; i += threads) header_of(messages + i * message_bytes)->has_overflow = 1;
   }
 };
 
-/// Skips the step if any rank's message has the overflow flag.
+/// Skips the step if any rank's message has the overflow flag, or a first scale that is not finite, as of a mean of huge values.
 struct read_overflow_flags {
   step_record* record = nullptr;
   std::byte* messages = nullptr;
   std::uint64_t message_bytes = 0;
   std::uint64_t count = 0;
+  bool looks_at_scale = false;  ///< messages have scales, and were not checked when they were made
 
   /// Reads messages `thread`, `thread` + `threads`, ….
   SLAMB_HOST_DEVICE bool has_overflow(unsigned thread = 0, unsigned threads = 1) const {
     bool found = false;  // without leaving the loop, so that a thread waits once for all that it reads
     for (std::uint64_t i = thread; i < count; i += threads) {
-      const std::uint32_t bits = as_word(*scale_in(messages + i * message_bytes, 0));
-      found |= (bits & 0x7F800000U) == 0x7F800000U;
+      found |= header_of(messages + i * message_bytes)->has_overflow != 0;
+      if (looks_at_scale) found |= (as_word(*scale_in(messages + i * message_bytes, 0)) & 0x7F800000U) == 0x7F800000U;
     }
     return found;
   }
@@ -195,7 +200,7 @@ struct compare_fingerprints {
     const std::uint64_t own = fingerprint_of(*record);
     bool differs = false;
     for (std::uint64_t i = thread; i < count; i += threads)
-      differs |= *fingerprint_in(messages + i * message_bytes, message_bytes) != own;
+      differs |= header_of(messages + i * message_bytes)->fingerprint != own;
     if (differs || record->node_diverged != 0) note_difference(*record);
   }
 };
@@ -207,13 +212,16 @@ struct note_received {
   std::byte* messages = nullptr;
   std::uint64_t message_bytes = 0;
   std::uint64_t count = 0;
-  std::uint64_t scale_bytes = 0;
+  std::uint64_t codes_at = 0;
+  bool has_scales = false;
   bool has_word_of_codes = false;  ///< the first message has 32 bits of codes, and not of padding
 
   SLAMB_HOST_DEVICE void operator()() const {
-    std::uint64_t received = has_word_of_codes ? as_word(*scale_in(messages + scale_bytes, 0)) : 0;
-    for (std::uint64_t i = 0; i < 4 && i < count; ++i)
-      received = hash_with(received, as_word(*scale_in(messages + i * (count - 1) / 3 * message_bytes, 0)));
+    std::uint64_t received = has_word_of_codes ? as_word(*reinterpret_cast<const float*>(messages + codes_at)) : 0;
+    for (std::uint64_t i = 0; i < 4 && i < count; ++i) {
+      std::byte* const message = messages + i * (count - 1) / 3 * message_bytes;
+      received = hash_with(received, has_scales ? as_word(*scale_in(message, 0)) : 0U);
+    }
     record->received = received;
   }
 };

@@ -47,7 +47,7 @@ struct wire_view {
   const std::uint16_t* may_announce = nullptr;  ///< [ranks][codes/16] bits of elements that may; null: all may
   std::uint64_t codes = 0;                      ///< of a message
   std::uint64_t message_bytes = 0;
-  std::uint64_t scale_bytes = 0;    ///< in front of the codes, with padding
+  std::uint64_t codes_at = 0;       ///< bytes of a message in front of its codes
   std::uint64_t random_stream = 0;  ///< of this rank's stochastic rounding: see `stream`
   const std::uint64_t* steps =
       nullptr;  ///< t − 1, a part of the counter of random draws; null: draws are equal at every step
@@ -57,7 +57,7 @@ struct wire_view {
   const std::uint8_t* takes_part = nullptr;  ///< [tensors] 0: the tensor is left out; null: none is
   const wire_tile* mean_tiles = nullptr;  ///< [tiles] in messages of the mean, if these have another quantizer; or null
   std::uint64_t mean_message_bytes = 0;   ///< likewise
-  std::uint64_t mean_scale_bytes = 0;     ///< likewise
+  std::uint64_t mean_codes_at = 0;        ///< likewise
 
   /// The stream of this step's random draws.
   SLAMB_HOST_DEVICE std::uint64_t stream() const {
@@ -71,9 +71,7 @@ struct wire_view {
   SLAMB_HOST_DEVICE std::uint64_t bytes_of_mean_message() const {
     return mean_tiles == nullptr ? message_bytes : mean_message_bytes;
   }
-  SLAMB_HOST_DEVICE std::uint64_t bytes_of_mean_scales() const {
-    return mean_tiles == nullptr ? scale_bytes : mean_scale_bytes;
-  }
+  SLAMB_HOST_DEVICE std::uint64_t mean_codes_from() const { return mean_tiles == nullptr ? codes_at : mean_codes_at; }
 };
 
 /// An inactive element has no value on the wire, but a code. A rank with a signal for it encodes this number in its place, a rank

@@ -68,16 +68,15 @@ struct wire_piece : tile_cut {
 /// per tensor, of each tensor. The last chunks may be short or empty. A layout without scales can follow either cut: then it has
 /// the pieces of another layout, and codes at the same numbers, in messages of its own size.
 ///
-/// A message is [scales: float, at least one, padded to 16 bytes][codes: those of each piece from a multiple of 16][padding, so
-/// that all of it is a multiple of 128 bytes][fingerprint: 8 bytes]. All messages have the same size, so that all are aligned if
-/// the first one is.
+/// A message is [header: 16 bytes][scales: floats, none or at least one, padded to 16 bytes][codes: those of each piece from a multiple of 16][padding, so
+/// that all of it is a multiple of 128 bytes]. All messages have the same size, so that all are aligned if the first one is.
 class wire_layout {
  public:
   static constexpr std::uint64_t chunk_unit = 128;    ///< elements
   static constexpr std::uint64_t code_unit = 16;      ///< codes
   static constexpr std::uint64_t scale_unit = 16;     ///< bytes
   static constexpr std::uint64_t message_unit = 128;  ///< bytes
-  static constexpr std::uint64_t fingerprint_bytes = 8;
+  static constexpr std::uint64_t header_bytes = 16;   ///< of a `message_header`
 
   wire_layout() = default;
 
@@ -99,7 +98,7 @@ class wire_layout {
     scales_ = scales;
     chunks_ = chunks;
     elements_ = dense_elements_ = codes_ = 0;
-    std::uint64_t scale_count = 1;
+    std::uint64_t scale_count = scales.of == scale_groups::none ? 0 : 1;
     pieces_.clear();
     pieces_.reserve(chunks == chunks_of::each_tensor ? tensors.size() : tensors.size() + ranks_);
     ends_.assign(ranks_, {});
@@ -120,20 +119,19 @@ class wire_layout {
       codes_ = std::max(codes_, e.codes);
       scale_count = std::max(scale_count, e.scales);
     }
-    scale_bytes_ = padded(scale_count * sizeof(float), scale_unit);
-    message_bytes_ =
-        padded(scale_bytes_ + codes_ * static_cast<std::uint64_t>(bits) / 8 + fingerprint_bytes, message_unit);
+    codes_at_ = padded(header_bytes + scale_count * sizeof(float), scale_unit);
+    message_bytes_ = padded(codes_at_ + codes_ * static_cast<std::uint64_t>(bits) / 8, message_unit);
   }
 
   std::span<const wire_piece> pieces() const noexcept { return pieces_; }  ///< in the order of the elements
   std::uint64_t ranks() const noexcept { return ranks_; }                  ///< N
   scale_groups scales() const noexcept { return scales_; }
   chunks_of chunks() const noexcept { return chunks_; }
-  std::uint64_t elements() const noexcept { return elements_; }              ///< compressed
-  std::uint64_t dense_elements() const noexcept { return dense_elements_; }  ///< exchanged dense
-  std::uint64_t codes() const noexcept { return codes_; }                    ///< of a message, with padding
-  std::uint64_t scale_bytes() const noexcept { return scale_bytes_; }        ///< in front of the codes, with padding
-  std::uint64_t message_bytes() const noexcept { return message_bytes_; }    ///< with padding
+  std::uint64_t elements() const noexcept { return elements_; }                         ///< compressed
+  std::uint64_t dense_elements() const noexcept { return dense_elements_; }             ///< exchanged dense
+  std::uint64_t codes() const noexcept { return codes_; }                               ///< of a message, with padding
+  std::uint64_t codes_at() const noexcept { return codes_at_; }                         ///< bytes in front of the codes
+  std::uint64_t message_bytes() const noexcept { return message_bytes_; }               ///< with padding
   std::uint64_t all_message_bytes() const noexcept { return ranks_ * message_bytes_; }  ///< of either phase
 
  private:
@@ -175,7 +173,7 @@ class wire_layout {
   std::uint64_t elements_ = 0;
   std::uint64_t dense_elements_ = 0;
   std::uint64_t codes_ = 0;
-  std::uint64_t scale_bytes_ = scale_unit;
+  std::uint64_t codes_at_ = header_bytes;
   std::uint64_t message_bytes_ = message_unit;
 };
 

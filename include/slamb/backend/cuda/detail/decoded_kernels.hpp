@@ -33,7 +33,7 @@ struct decoded_tile {
       : quantizers(q),
         active(wire, wire.tiles[number]),
         sent(wire.sent + wire.tiles[number].owner * wire.message_bytes, wire, wire.tiles[number]),
-        result(wire.received + wire.tiles[number].owner * wire.bytes_of_mean_message(), wire.bytes_of_mean_scales(),
+        result(wire.received + wire.tiles[number].owner * wire.bytes_of_mean_message(), wire.mean_codes_from(),
                wire.mean_tile(number)),
         sent_shift(scale_facts<signal_quantizer_t<Quantizers>>::block_shift(quantizer_of_signal(q))),
         result_shift(scale_facts<mean_quantizer_t<Quantizers>>::block_shift(quantizer_of_mean(q))) {}

@@ -213,8 +213,7 @@ struct average_kernel {
           of_signal, wire,
           w,         {wire.server_error, w.code},
           {wire, w}, scale_facts<signal_quantizer>::block_shift(of_signal)};
-      const tile_codes<mean_quantizer, std::byte> to(wire.averaged, wire.bytes_of_mean_scales(),
-                                                     wire.mean_tile(own[i]));
+      const tile_codes<mean_quantizer, std::byte> to(wire.averaged, wire.mean_codes_from(), wire.mean_tile(own[i]));
       const encoder encode{quantizer_of_mean(quantizers), ~wire.stream(), w.owner * wire.codes + w.code,
                            view.tiles[own[i]].count};
       encode(block, source, source.active, to, unused, encoder::has_statistic ? statistic + own[i] : nullptr);
@@ -244,7 +243,7 @@ SLAMB_HOST_DEVICE void keep_server_error(Block& block, const Quantizer& quantize
   const unsigned shift = scale_facts<Quantizer>::block_shift(quantizer);
   const tile_active active(wire, w);
   const error_array<Storage> error(wire.server_error, w.code);
-  const tile_codes<Quantizer, const std::byte> said(wire.averaged, wire.bytes_of_mean_scales(), wire.mean_tile(number));
+  const tile_codes<Quantizer, const std::byte> said(wire.averaged, wire.mean_codes_from(), wire.mean_tile(number));
   const float* const mean = wire.mean + w.code;
   block.each([&](unsigned thread) {
     const auto keep = [&]<unsigned Width>(std::uint32_t first, width<Width> /*here*/) {

@@ -15,8 +15,7 @@
 
 namespace slamb::detail::cuda {
 
-/// Computes the scales that tiles share, one block for each, and writes the overflow flags of messages. If the flag is raised,
-/// all these scales are NaN too, so the order in which blocks write does not matter.
+/// Computes the scales that tiles share, one block for each, and writes the overflow flags of messages.
 template <quantizer Quantizer>
 struct scale_kernel {
   static constexpr unsigned threads = 512;
@@ -57,9 +56,7 @@ struct scale_kernel {
       else
         total = block.sum([&](unsigned thread) { return mine[thread].total; });
       const double count = block.sum([&](unsigned thread) { return static_cast<double>(mine[thread].count); });
-      const float scale = write_flags.is_raised()
-                              ? as_real(std::uint32_t{0x7FC00000U})
-                              : scale_of<Quantizer::scale>(total, static_cast<std::uint64_t>(count));
+      const float scale = scale_of<Quantizer::scale>(total, static_cast<std::uint64_t>(count));
       block.each([&](unsigned thread) {
         for (std::uint64_t k = group.first_place + thread; k < group.last_place; k += threads)
           store_scale(messages, table.places[k], scale);

@@ -13,6 +13,7 @@
 #include "slamb/core/bfloat16.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/detail/pass/wire_layout.hpp"
 
 namespace slamb::detail::cuda {
 
@@ -78,11 +79,14 @@ struct error_array<no_storage> {
 /// Reads scale number `index` of a message.
 SLAMB_ELEMENT float load_scale(const std::byte* message, std::uint64_t index) {
   float scale = 0.0F;
-  std::memcpy(&scale, __builtin_assume_aligned(message + index * sizeof(float), sizeof(float)), sizeof(float));
+  std::memcpy(&scale,
+              __builtin_assume_aligned(message + wire_layout::header_bytes + index * sizeof(float), sizeof(float)),
+              sizeof(float));
   return scale;
 }
 SLAMB_ELEMENT void store_scale(std::byte* message, std::uint64_t index, float scale) {
-  std::memcpy(__builtin_assume_aligned(message + index * sizeof(float), sizeof(float)), &scale, sizeof(float));
+  std::memcpy(__builtin_assume_aligned(message + wire_layout::header_bytes + index * sizeof(float), sizeof(float)),
+              &scale, sizeof(float));
 }
 
 /// The elements that share a scale of a quantizer: a block (`has_blocks`), or a tensor or all (`is_shared`).
@@ -112,9 +116,9 @@ struct tile_codes {
   std::uint64_t scale;
 
   SLAMB_HOST_DEVICE tile_codes(Byte* of_owner, const wire_view& wire, const wire_tile& t)
-      : tile_codes(of_owner, wire.scale_bytes, t) {}
-  SLAMB_HOST_DEVICE tile_codes(Byte* of_owner, std::uint64_t scale_bytes, const wire_tile& t)
-      : message(of_owner), codes(of_owner + scale_bytes + t.code * bits / 8), scale(t.scale) {}
+      : tile_codes(of_owner, wire.codes_at, t) {}
+  SLAMB_HOST_DEVICE tile_codes(Byte* of_owner, std::uint64_t codes_at, const wire_tile& t)
+      : message(of_owner), codes(of_owner + codes_at + t.code * bits / 8), scale(t.scale) {}
 
   // The scale of the block of 2^shift elements that contains element i.
   SLAMB_ELEMENT scalar scale_at(std::uint32_t i, unsigned shift) const {

@@ -23,7 +23,7 @@ struct decoded_tile {
       : quantizers(q),
         active(wire, wire.tiles[number]),
         sent(wire.sent + wire.tiles[number].owner * wire.message_bytes, wire, wire.tiles[number]),
-        result(wire.received + wire.tiles[number].owner * wire.bytes_of_mean_message(), wire.bytes_of_mean_scales(),
+        result(wire.received + wire.tiles[number].owner * wire.bytes_of_mean_message(), wire.mean_codes_from(),
                wire.mean_tile(number)) {}
 
   SLAMB_ALWAYS_INLINE floats masked(const floats& x, std::uint32_t i) const {

@@ -207,7 +207,7 @@ SLAMB_FLATTEN void average_tile(const Quantizers& quantizers, const model_view& 
   }
   const server_source<signal_quantizer_t<Quantizers>, Storage> source{
       quantizer_of_signal(quantizers), wire, w, {wire.server_error, w.code}, {wire, w}};
-  const tile_codes<mean_quantizer_t<Quantizers>, std::byte> to(wire.averaged, wire.bytes_of_mean_scales(),
+  const tile_codes<mean_quantizer_t<Quantizers>, std::byte> to(wire.averaged, wire.mean_codes_from(),
                                                                wire.mean_tile(tile_number));
   *statistic = encode_elements<Work>(quantizer_of_mean(quantizers), source, view.tiles[tile_number].count,
                                      ~wire.stream(), w.owner * wire.codes + w.code, to);
@@ -223,8 +223,7 @@ SLAMB_FLATTEN void keep_server_error(const Quantizer& quantizer, const model_vie
   const wire_tile w = wire.tiles[tile_number];
   const tile_active active(wire, w);
   const error_array<Storage> error(wire.server_error, w.code);
-  const tile_codes<Quantizer, const std::byte> said(wire.averaged, wire.bytes_of_mean_scales(),
-                                                    wire.mean_tile(tile_number));
+  const tile_codes<Quantizer, const std::byte> said(wire.averaged, wire.mean_codes_from(), wire.mean_tile(tile_number));
   const std::uint32_t count = view.tiles[tile_number].count;
   for (std::uint32_t i = 0; i < count; i += lanes) {
     const floats compression_error =

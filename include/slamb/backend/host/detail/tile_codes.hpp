@@ -13,6 +13,7 @@
 #include "slamb/backend/host/detail/storage.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
+#include "slamb/detail/pass/wire_layout.hpp"
 
 namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
@@ -52,11 +53,11 @@ struct error_array<no_storage> {
 
 inline float load_scale(const std::byte* message, std::uint64_t index) {
   float scale = 0.0F;
-  std::memcpy(&scale, message + index * sizeof(float), sizeof(float));
+  std::memcpy(&scale, message + wire_layout::header_bytes + index * sizeof(float), sizeof(float));
   return scale;
 }
 inline void store_scale(std::byte* message, std::uint64_t index, float scale) {
-  std::memcpy(message + index * sizeof(float), &scale, sizeof(float));
+  std::memcpy(message + wire_layout::header_bytes + index * sizeof(float), &scale, sizeof(float));
 }
 
 /// The codes and scales of a tile in a message.
@@ -71,9 +72,9 @@ struct tile_codes {
   Byte* codes;
   std::uint64_t scale;
 
-  tile_codes(Byte* of_owner, const wire_view& wire, const wire_tile& t) : tile_codes(of_owner, wire.scale_bytes, t) {}
-  tile_codes(Byte* of_owner, std::uint64_t scale_bytes, const wire_tile& t)
-      : message(of_owner), codes(of_owner + scale_bytes + t.code * bits / 8), scale(t.scale) {}
+  tile_codes(Byte* of_owner, const wire_view& wire, const wire_tile& t) : tile_codes(of_owner, wire.codes_at, t) {}
+  tile_codes(Byte* of_owner, std::uint64_t codes_at, const wire_tile& t)
+      : message(of_owner), codes(of_owner + codes_at + t.code * bits / 8), scale(t.scale) {}
 
   // The scale of element i: its block's, or the shared one, or 1 if the quantizer has no scale.
   floats scale_at(const Quantizer& quantizer, std::size_t i) const {
