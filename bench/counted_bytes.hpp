@@ -75,7 +75,7 @@ double counted_bytes(const made_by<Communicator, slamb::detail::slamb_recipe<Com
   const slamb::plan::storage_bytes stored = slamb::plan::stored_by<Backend>(tensors);
   return passes::memory_bytes(optimizer.options().compressor, taken.ranks, payload.sent, payload.selectable, stored) +
          taken.averagings *
-             slamb::detail::parameter_exchange_bytes(optimizer.options().parameter_sync, taken.ranks, stored);
+             slamb::detail::outer_step_bytes(optimizer.options().parameter_sync, taken.ranks, stored);
 }
 
 /// 1-bit Adam and 1-bit LAMB.

@@ -23,8 +23,8 @@
 #include "slamb/optimizer/detail/direction_counts.hpp"
 #include "slamb/optimizer/detail/optimizer_context.hpp"
 #include "slamb/optimizer/detail/optimizer_over.hpp"
+#include "slamb/optimizer/detail/outer_step.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
-#include "slamb/optimizer/detail/parameter_exchange.hpp"
 #include "slamb/optimizer/detail/recipe_base.hpp"
 #include "slamb/optimizer/detail/roles.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
@@ -109,8 +109,8 @@ class slamb_recipe final
                Backend backend)
       : base(parameters, options, std::move(ranks), std::move(backend)),
         exchange_(options.compressor),
-        parameters_(options.parameter_sync) {
-    parameters_.plan(context_);
+        outer_(options.parameter_sync) {
+    outer_.plan(context_);
     mark_dense_tensors();
     context_.plan_sums(TrustRatio::sums_per_segment);
     factors_ = context_.memory.template plan<factors_type>("trust ratios", context_.tensors.segments().size());
@@ -119,9 +119,9 @@ class slamb_recipe final
                               .beta3 = options_.beta3});
     clip_.plan(context_, options_);
     byte_collectives called = byte_collectives_of<Compressor>;
-    called.of_codes = called.of_codes || parameter_exchange_type::sends_codes;
+    called.of_codes = called.of_codes || outer_step_type::sends_codes;
     context_.allocate(consistency(), called);
-    parameters_.start(context_);
+    outer_.start(context_);
     context_.compute_constant_trust_ratios(options_.trust_ratio, factors_);
     context_.enter_phase("sparse");
     exchange_.start(context_);
@@ -139,10 +139,10 @@ class slamb_recipe final
   // exchanged for the first time, parameters must be equal.
   bool parameters_differ() override {
     const auto after_averaging = [this, first = context_.first_taken()](std::uint64_t t) {
-      return !parameter_exchange_type::sends_codes && t - 1 > first && !is_averaging_ && options_.local_steps > 0 &&
+      return !outer_step_type::sends_codes && t - 1 > first && !is_averaging_ && options_.local_steps > 0 &&
              interval()(t - 1);
     };
-    if (parameters_.begins_anew(context_)) return false;
+    if (outer_.begins_anew(context_)) return false;
     return context_.ranks.size() > 1 &&
            context_.holds_at_this_step([&](std::uint64_t t) { return t > 1 && !after_averaging(t); }, "");
   }
@@ -151,7 +151,7 @@ class slamb_recipe final
     statistics all = context_.report();
     if (with_norms) {
       all.norm = norms_of(context_, any_view_of(view()));
-      all.parameter_drift = parameters_.drift(context_);
+      all.parameter_drift = outer_.drift(context_);
       report_directions<TrustRatio, living_variance>(context_, view(), options_, {}, all);
     }
     return all;
@@ -163,14 +163,14 @@ class slamb_recipe final
   using context_type = optimizer_context<Backend>;
   using passes = slamb_passes<TrustRatio>;
   using exchange_type = sparse_exchange<Compressor, ErrorFeedback, context_type>;
-  using parameter_exchange_type = parameter_exchange<ParameterSync, context_type>;
+  using outer_step_type = outer_step_of<ParameterSync, context_type>;
   using factors_type = factors_of<TrustRatio>;
 
   // A step: docs/algorithms/slamb.md.
   void begin() override {
-    exchanges_parameters_ = exchanges_parameters_now();
-    parameters_.begin(context_);
-    context_.compared.set_anchor(parameters_.anchor(context_));
+    takes_outer_step_ = takes_outer_step_now();
+    outer_.begin(context_);
+    context_.compared.set_anchor(outer_.anchor(context_));
     context_.compared.compare_anchor(context_);
     context_.template begin_step<TrustRatio>(options_, 1.0, {}, exchange_.starts(context_));
     if constexpr (!exchange_type::selects_by_value) select();
@@ -198,7 +198,7 @@ class slamb_recipe final
       exchange_.receive(typename passes::apply{update(), received_scale}, context_, view());
     }
     exchange_.compare_received(context_);
-    if (context_.end_step() && exchanges_parameters_) exchange_parameters();
+    if (context_.end_step() && takes_outer_step_) take_outer_step();
   }
 
   void select() { exchange_.select(typename passes::choose{update()}, context_, view()); }
@@ -209,16 +209,16 @@ class slamb_recipe final
   }
 
   // Not after a step that was skipped.
-  void exchange_parameters() {
+  void take_outer_step() {
     is_averaging_ = true;
-    parameters_.exchange(context_, exchange_.buffer(context_), context_.was_skipped());
+    outer_.take(context_, exchange_.buffer(context_), context_.was_skipped());
     is_averaging_ = false;
   }
 
   // True for the steps after which parameters are exchanged; for H > 0.
   every interval() const noexcept { return {static_cast<std::uint64_t>(options_.local_steps)}; }
 
-  bool exchanges_parameters_now() {
+  bool takes_outer_step_now() {
     if (options_.local_steps <= 1) return options_.local_steps == 1;
     return context_.holds_at_this_step(interval(),
                                        "only some steps exchange the parameters; set local_steps = 0, and call "
@@ -258,25 +258,25 @@ class slamb_recipe final
   void visit_state(const state_visitor& part) override {
     base::visit_state(part);
     exchange_.visit_state(context_, part);
-    parameters_.visit_state(context_, part);
+    outer_.visit_state(context_, part);
   }
-  void go_on_from_average() override { parameters_.go_on_from_average(context_); }
+  void go_on_from_average() override { outer_.go_on_from_average(context_); }
   void go_on_from_replaced() override {
     is_averaging_ = false;
-    parameters_.go_on_from_replaced(context_);
+    outer_.go_on_from_replaced(context_);
   }
   void go_on_from_saved(const restore_options& options) override {
     is_averaging_ = false;
-    parameters_.go_on_from_saved(options.from_other_ranks);
+    outer_.go_on_from_saved(options.from_other_ranks);
     context_.start_in_phase("sparse");
   }
 
   exchange_type exchange_;
-  parameter_exchange_type parameters_;
+  outer_step_type outer_;
   own_gradient_clip clip_;
   region<factors_type> factors_;
-  bool exchanges_parameters_ = false;  // after the current step
-  bool is_averaging_ = false;          // also after an exchange of parameters that has failed
+  bool takes_outer_step_ = false;  // after the current step
+  bool is_averaging_ = false;      // also after an exchange of parameters that has failed
 };
 
 template <class ParameterSync>

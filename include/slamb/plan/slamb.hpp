@@ -60,7 +60,7 @@ class traffic_plan<slamb_options<Compressor, ErrorFeedback, TrustRatio, Paramete
     return detail::own_clip_bytes(std::isfinite(options_.max_gradient_norm), world_.stored) +
            detail::slamb_passes<TrustRatio>::memory_bytes(options_.compressor, world_.ranks, payload_.part_selected(),
                                                           payload_.part_selectable(), world_.stored) +
-           exchanges_per_step * detail::parameter_exchange_bytes(options_.parameter_sync, world_.ranks, world_.stored);
+           exchanges_per_step * detail::outer_step_bytes(options_.parameter_sync, world_.ranks, world_.stored);
   }
 
  private:

@@ -1,4 +1,5 @@
-// The exchange of the ranks' parameters after a step, by a ParameterSync: as floats, or as quantized differences from the anchor.
+// The outer step: what ranks do together after steps of their own, so that their parameters stay together. A ParameterSync chooses it:
+// an average of the parameters, or quantized differences from the anchor.
 #pragma once
 
 #include <cmath>
@@ -8,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "slamb/core/concepts.hpp"
@@ -26,13 +28,14 @@
 
 namespace slamb::detail {
 
-/// Parameters are replaced by their mean.
-template <class ParameterSync, class Context>
-class parameter_exchange {
+/// The outer step without an anchor: parameters are replaced by their mean.
+template <class Context>
+class outer_average {
  public:
   static constexpr bool sends_codes = false;
 
-  explicit parameter_exchange(const ParameterSync& /*sync*/) {}
+  template <class ParameterSync>
+  explicit outer_average(const ParameterSync& /*sync*/) {}
 
   static void plan(Context& /*context*/) {}
   static void start(Context& /*context*/) {}
@@ -41,9 +44,9 @@ class parameter_exchange {
   /// True if the next step begins from parameters that must be equal on all ranks.
   static bool begins_anew(const Context& /*context*/) noexcept { return false; }
 
-  /// Exchanges the parameters after a step.
+  /// Averages the parameters after a step.
   /// @param buffer  floats, as for `average_parameters`; @param skip  as there
-  static void exchange(Context& context, std::span<float> buffer, const std::uint32_t* skip) {
+  static void take(Context& context, std::span<float> buffer, const std::uint32_t* skip) {
     average_parameters(context, buffer, skip);
   }
   /// Continues from the mean of the parameters.
@@ -112,20 +115,18 @@ struct error_of_mean {
   static constexpr bool server_state = true;
 };
 
-/// Parameters move by the quantized differences of all ranks from the anchor. With one rank it does nothing.
-template <capability::sends_differences ParameterSync, class Context>
-class parameter_exchange<ParameterSync, Context> {
-  using quantizers = two_quantizers<std::remove_cvref_t<decltype(ParameterSync::quantizer)>,
-                                    std::remove_cvref_t<decltype(ParameterSync::mean_quantizer)>>;
-
+/// An outer step from an anchor, which is equal on all ranks: `Pass` forms a signal of parameters and anchor, ranks exchange its
+/// mean, and `Pass` moves both. With one rank, which encodes nothing, it does nothing.
+///
+/// @tparam Exchange  as `quantized_exchange`
+/// @tparam Pass      a pass around an exchange, which reads and writes array::anchor, and the arrays of `More`
+/// @tparam More      state arrays of the pass; an optimizer with another number of ranks begins with 0 in them
+template <class Exchange, class Pass, class Context, class... More>
+class outer_step {
  public:
   static constexpr bool sends_codes = true;
 
-  /// @throws std::invalid_argument for a quantizer that leaves out elements by their variance
-  explicit parameter_exchange(const ParameterSync& sync) : codes_({sync.quantizer, sync.mean_quantizer}, false) {
-    require_all_elements("parameter_sync.quantizer", sync.quantizer);
-    require_all_elements("parameter_sync.mean_quantizer", sync.mean_quantizer);
-  }
+  explicit outer_step(Exchange exchange, const Pass& pass = {}) : codes_(std::move(exchange)), pass_(pass) {}
 
   /// Divides the tiles; to be called before a tensor is marked as dense for another exchange, and before sums are planned.
   void plan(Context& context) {
@@ -148,13 +149,12 @@ class parameter_exchange<ParameterSync, Context> {
     is_set_ = true;
   }
 
-  void exchange(Context& context, std::span<float> /*buffer*/, const std::uint32_t* /*skip*/) {
+  void take(Context& context, std::span<float> /*buffer*/, const std::uint32_t* /*skip*/) {
     if (!codes_.is_active(context)) return;
-    const exchange_difference pass{};
     const auto model = view(context);
     context.executor.invoke(begin_following_exchange{context.record()}, codes_.starts(context, codes(context)));
-    codes_.send(pass, context, model, codes(context));
-    if (!context.is_skipped_on_host()) codes_.receive(pass, context, model, codes(context), context.all_tiles());
+    codes_.send(pass_, context, model, codes(context));
+    if (!context.is_skipped_on_host()) codes_.receive(pass_, context, model, codes(context), context.all_tiles());
     context.executor.invoke(end_following_exchange{context.record()});
   }
 
@@ -192,14 +192,6 @@ class parameter_exchange<ParameterSync, Context> {
 
  private:
   std::span<std::byte> codes(const Context& context) const noexcept { return context.memory.view(buffer_); }
-  template <class Quantizer>
-  static void require_all_elements(const char* name, const Quantizer& quantizer) {
-    if constexpr (requires { quantizer.zero_aware; })
-      if (quantizer.zero_aware)
-        throw std::invalid_argument(std::string("slamb: ") + name +
-                                    " has zero_aware = true, but differences of all elements are exchanged; it must be "
-                                    "false");
-  }
 
   // ref ← p
   void set(Context& context) const {
@@ -214,16 +206,47 @@ class parameter_exchange<ParameterSync, Context> {
     return model;
   }
 
-  quantized_exchange<quantizers, error_of_mean, Context> codes_;
-  state_arrays<array::anchor> anchor_;
+  Exchange codes_;
+  Pass pass_;
+  state_arrays<array::anchor, More...> anchor_;
   region<std::byte> buffer_;
   bool is_set_ = false;
 };
 
-/// Bytes of memory traffic an element, of one exchange.
+/// The outer step of a ParameterSync.
+template <class ParameterSync, class Context>
+struct outer_step_of : outer_average<Context> {
+  using outer_average<Context>::outer_average;
+};
+template <class ParameterSync>
+using two_quantizers_of = two_quantizers<std::remove_cvref_t<decltype(ParameterSync::quantizer)>,
+                                         std::remove_cvref_t<decltype(ParameterSync::mean_quantizer)>>;
+template <capability::sends_differences ParameterSync, class Context>
+struct outer_step_of<ParameterSync, Context>
+    : outer_step<quantized_exchange<two_quantizers_of<ParameterSync>, error_of_mean, Context>, exchange_difference,
+                 Context> {
+  /// @throws std::invalid_argument for a quantizer that leaves out elements by their variance
+  explicit outer_step_of(const ParameterSync& sync)
+      : outer_step_of::outer_step({{sync.quantizer, sync.mean_quantizer}, false}) {
+    require_all_elements("parameter_sync.quantizer", sync.quantizer);
+    require_all_elements("parameter_sync.mean_quantizer", sync.mean_quantizer);
+  }
+
+ private:
+  template <class Quantizer>
+  static void require_all_elements(const char* name, const Quantizer& quantizer) {
+    if constexpr (requires { quantizer.zero_aware; })
+      if (quantizer.zero_aware)
+        throw std::invalid_argument(std::string("slamb: ") + name +
+                                    " has zero_aware = true, but differences of all elements are exchanged; it must be "
+                                    "false");
+  }
+};
+
+/// Bytes of memory traffic an element, of one outer step.
 template <sync::parameter_sync ParameterSync>
-double parameter_exchange_bytes([[maybe_unused]] const ParameterSync& sync, [[maybe_unused]] int ranks,
-                                const plan::storage_bytes& stored) {
+double outer_step_bytes([[maybe_unused]] const ParameterSync& sync, [[maybe_unused]] int ranks,
+                        const plan::storage_bytes& stored) {
   if constexpr (capability::sends_differences<ParameterSync>)
     return exchange_memory_bytes<exchange_difference, error_of_mean>(
         two_quantizers{sync.quantizer, sync.mean_quantizer}, ranks, true, stored);
