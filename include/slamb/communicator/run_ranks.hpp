@@ -1,7 +1,6 @@
 // Runs a function on every rank of a thread_group, one thread per rank, and rethrows the first failure.
 #pragma once
 
-#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <exception>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "slamb/communicator/thread_communicator.hpp"
+#include "slamb/core/config.hpp"
 
 namespace slamb {
 
@@ -26,23 +26,7 @@ class rank_threads {
       : group_(group), body_(body), context_(context) {}
 
   /// Runs all ranks to their end; see `run_ranks`.
-  void run() {
-    std::vector<thread_communicator> communicators;
-    communicators.reserve(static_cast<std::size_t>(group_.size()));
-    for (int rank = 0; rank < group_.size(); ++rank) communicators.push_back(group_.communicator(rank));
-    std::vector<std::thread> threads;
-    threads.reserve(communicators.size());
-    try {
-      for (thread_communicator& communicator : communicators)
-        threads.emplace_back(&rank_threads::run_rank, this, std::move(communicator));
-    } catch (...) {
-      group_.abort("a thread could not be started");
-      for (std::thread& thread : threads) thread.join();
-      throw;
-    }
-    for (std::thread& thread : threads) thread.join();
-    rethrow_cause();
-  }
+  void run();
 
  private:
   struct failure {
@@ -50,22 +34,9 @@ class rank_threads {
     std::exception_ptr what;
   };
 
-  void run_rank(thread_communicator communicator) {
-    const int rank = communicator.rank();
-    try {
-      body_(context_, std::move(communicator));
-    } catch (...) {
-      const std::lock_guard lock(mutex_);
-      failures_.push_back({rank, std::current_exception()});
-    }
-  }
+  void run_rank(thread_communicator communicator);
 
-  void rethrow_cause() const {
-    if (failures_.empty()) return;
-    const auto cause = std::find_if(failures_.begin(), failures_.end(),
-                                    [this](const failure& f) { return group_.failed_because_of(f.rank); });
-    std::rethrow_exception(cause != failures_.end() ? cause->what : failures_.front().what);
-  }
+  void rethrow_cause() const;
 
   thread_group& group_;
   body_type body_;
@@ -104,3 +75,7 @@ void run_ranks(int size, F&& body, thread_options options = {}) {
 }
 
 }  // namespace slamb
+
+#if !defined(SLAMB_SEPARATE_COMPILATION)
+#include "slamb/impl/communicator/run_ranks.ipp"
+#endif

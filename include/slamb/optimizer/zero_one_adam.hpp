@@ -417,7 +417,7 @@ class zero_one_adam_recipe final
   region<std::byte> buffer_;
   std::vector<tensor_batch> batches_;
   typename optimizer_context<Backend>::late_outcome late_outcome_;
-  local_steps<optimizer_context<Backend>> steps_;
+  local_steps steps_;
   typename VarianceSchedule::state_type variance_state_{};
   typename LocalSchedule::state_type local_state_{};
   std::uint64_t tau_ = 0;                      // of the current step

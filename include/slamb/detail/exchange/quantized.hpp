@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/config.hpp"
 #include "slamb/core/statistics.hpp"
 #include "slamb/detail/exchange/norms.hpp"
 #include "slamb/detail/exchange/two_phase.hpp"
@@ -25,43 +26,18 @@
 
 namespace slamb::detail {
 
+class optimizer_core;
+
 /// The mask of active elements: a bit for each code of all messages, if any element is inactive, and the number of active
 /// elements of each tile.
 class active_elements {
  public:
   /// @param reads_rows  false: all rows are active
   /// @param announces   elements that are inactive because their variance is 0 announce signals
-  template <class Context>
-  void plan(Context& context, const wire_layout& wire, bool zero_aware, bool reads_rows, bool announces) {
-    exists_ = zero_aware;
-    std::size_t rows = 0;
-    if (reads_rows)
-      for (const segment& s : std::as_const(context.tensors).segments()) rows += s.rows.size();
-    exists_ = exists_ || rows > 0;
-    zero_aware_ = zero_aware;
-    announces_ = zero_aware && announces;
-    counts_ = context.memory.template plan<std::uint64_t>("tables", context.tensors.tiles().size());
-    if (!exists_) return;
-    bits_ = context.memory.template plan<std::uint16_t>("mask", wire.ranks() * wire.codes() / wire_layout::code_unit);
-    if (announces_ && rows > 0) may_announce_ = context.memory.template plan<std::uint16_t>("mask", bits_.count);
-    rows_ = context.memory.template plan<std::uint8_t>("mask", rows);
-    masks_ = context.memory.template plan<row_mask>("mask", context.tensors.segments().size());
-  }
+  void plan(optimizer_core& core, const wire_layout& wire, bool zero_aware, bool reads_rows, bool announces);
 
   /// Copies the row masks to the backend's memory.
-  template <class Context>
-  void upload(Context& context) const {
-    if (!exists_) return;
-    std::vector<row_mask> masks;
-    std::size_t first = 0;
-    for (const segment& s : std::as_const(context.tensors).segments()) {
-      const std::span<std::uint8_t> to = context.memory.view(rows_).subspan(first, s.rows.size());
-      context.executor.upload(s.rows, to);
-      masks.push_back({to.data(), to.size()});
-      first += to.size();
-    }
-    context.executor.upload(std::span<const row_mask>(masks), context.memory.view(masks_));
-  }
+  void upload(optimizer_core& core) const;
 
   /// Finds the elements that may announce signals: row masks exclude others for good.
   template <class Context>
@@ -79,18 +55,9 @@ class active_elements {
   bool is_zero_aware() const noexcept { return zero_aware_; }
 
   /// Sets the masks of a wire_view.
-  template <class Context>
-  void set_masks(const Context& context, wire_view& wire) const noexcept {
-    if (!exists_) return;
-    wire.active = context.memory.view(bits_).data();
-    wire.announces = announces_;
-    if (may_announce_.count > 0) wire.may_announce = context.memory.view(may_announce_).data();
-  }
+  void set_masks(const optimizer_core& core, wire_view& wire) const noexcept;
   /// [tiles] numbers of active elements, in the backend's memory.
-  template <class Context>
-  const std::uint64_t* counts(const Context& context) const noexcept {
-    return context.memory.view(counts_).data();
-  }
+  const std::uint64_t* counts(const optimizer_core& core) const noexcept;
 
  private:
   template <class Context>
@@ -401,3 +368,7 @@ class quantized_exchange {
 };
 
 }  // namespace slamb::detail
+
+#if !defined(SLAMB_SEPARATE_COMPILATION)
+#include "slamb/impl/detail/exchange/quantized.ipp"
+#endif

@@ -65,7 +65,9 @@ double quantized_payload_memory_bytes(const Quantizer& quantizer, int ranks) {
 }
 
 /// The exchange of a payload's mean by a quantizer. With one rank it is the identity.
-template <quantizer Quantizer, class Context>
+///
+/// @tparam KeepsApart  the compression error is stored apart, and not added to the mean
+template <quantizer Quantizer, bool KeepsApart, class Context>
 class quantized_payload {
   using executor_type = typename Context::executor_type;
   using no_storage = typename executor_type::no_error_storage;
@@ -88,10 +90,10 @@ class quantized_payload {
   }
 
   /// The payload becomes its mean.
-  /// @param compression_error  [payload] receives the compression error of this rank's payload; null: it is added to the mean
-  void exchange(std::span<float> payload, float* compression_error, Context& context) {
+  /// @param compression_error  [payload] receives the compression error of this rank's payload, if it is kept apart
+  void exchange(std::span<float> payload, [[maybe_unused]] float* compression_error, Context& context) {
     if (context.ranks.size() == 1) {
-      if (compression_error != nullptr)
+      if constexpr (KeepsApart)
         context.executor.clear(std::as_writable_bytes(std::span(compression_error, payload.size())));
       return context.executor.invoke(skip_if_not_finite{context.record()});
     }
@@ -100,16 +102,16 @@ class quantized_payload {
                                    .tiles = context.memory.view(tile_table_).data(),
                                    .exchanged = payload.data(),
                                    .skip = context.view().skip}};
-    if (compression_error != nullptr)
-      exchange_as(encoded_payload<true>{},
-                  state_view<view_in<>, arrays<array::payload_loss>>{payload_alone, {compression_error}}, context);
+    if constexpr (KeepsApart)
+      exchange_as(state_view<view_in<>, arrays<array::payload_loss>>{payload_alone, {compression_error}}, context);
     else
-      exchange_as(encoded_payload<false>{}, payload_alone, context);
+      exchange_as(payload_alone, context);
   }
 
  private:
-  template <class Pass, class View>
-  void exchange_as(const Pass& pass, const View& model, Context& context) {
+  template <class View>
+  void exchange_as(const View& model, Context& context) {
+    const encoded_payload<KeepsApart> pass{};
     const wire_view wire = codes_.view(context, context.memory.view(buffer_));
     double* const statistic = context.memory.view(statistic_).data();
     context.executor.invoke(codes_.starts(wire, context.record()));

@@ -46,14 +46,14 @@ double payload_memory_bytes([[maybe_unused]] const Compressor& compressor, [[may
 }
 
 /// The codes of a chain; nothing for a sparsifier alone.
-template <class Compressor, class Context>
+template <class Compressor, bool KeepsApart, class Context>
 struct codes_of_payload {
   explicit codes_of_payload(const Compressor& /*compressor*/) {}
 };
-template <capability::chained Compressor, class Context>
-struct codes_of_payload<Compressor, Context> : quantized_payload<decltype(Compressor::quantizer), Context> {
-  explicit codes_of_payload(const Compressor& compressor)
-      : quantized_payload<decltype(Compressor::quantizer), Context>(compressor.quantizer) {}
+template <capability::chained Compressor, bool KeepsApart, class Context>
+struct codes_of_payload<Compressor, KeepsApart, Context>
+    : quantized_payload<decltype(Compressor::quantizer), KeepsApart, Context> {
+  explicit codes_of_payload(const Compressor& compressor) : codes_of_payload::quantized_payload(compressor.quantizer) {}
 };
 
 /// What a recipe asks of its sparse exchange.
@@ -227,7 +227,7 @@ class sparse_exchange {
 
   Compressor compressor_;
   selector_type selector_;
-  codes_of_payload<Compressor, Context> codes_;
+  codes_of_payload<Compressor, keeps_error_apart, Context> codes_;
   std::uint64_t columns_ = 1;
   std::uint64_t largest_ = 0;  // most elements of a payload
   std::vector<float> discount_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/config.hpp"
 #include "slamb/core/detail/questions.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/detail/pass/arena.hpp"
@@ -20,69 +21,31 @@
 
 namespace slamb::detail {
 
+class optimizer_core;
+
 /// The tables of an exchange: places of each tile's codes, this rank's tiles to average, and groups that share a scale.
 class two_phase_tables {
  public:
   /// Makes the tables on the host. Allocates only if they are larger than before.
   /// @param mean  the layout of messages of the mean, if it is another one; or null
-  void assign(const wire_layout& wire, const wire_layout* mean, int rank) {
-    placed_.clear();
-    mean_placed_.clear();
-    own_.clear();
-    place_tiles(wire, placed_);
-    if (mean != nullptr) place_tiles(*mean, mean_placed_);
-    for (std::size_t i = 0; i < placed_.size(); ++i)
-      if (placed_[i].owner == static_cast<std::uint32_t>(rank)) own_.push_back(i);
-    sent_.assign_sent(wire);
-    averaged_.assign_averaged(mean == nullptr ? wire : *mean, mean == nullptr ? placed_ : mean_placed_, own_);
-  }
+  void assign(const wire_layout& wire, const wire_layout* mean, int rank);
 
   /// Plans memory for the tables, and for tables of up to `tiles` tiles of one tensor.
-  template <class Context>
-  void plan(Context& context, std::uint64_t tiles = 0) {
-    reserve(context, placed_, placed_at_, tiles);
-    if (!mean_placed_.empty()) reserve(context, mean_placed_, mean_placed_at_, tiles);
-    reserve(context, own_, own_at_, tiles);
-    const std::uint64_t most_scales = sent_.groups.empty() ? 0 : tiles;
-    plan(context, sent_, sent_at_, most_scales);
-    plan(context, averaged_, averaged_at_, most_scales);
-  }
+  void plan(optimizer_core& core, std::uint64_t tiles = 0);
 
   /// Copies them to the backend's memory.
-  template <class Context>
-  void upload(Context& context) const {
-    copy(context, placed_, placed_at_);
-    copy(context, mean_placed_, mean_placed_at_);
-    copy(context, own_, own_at_);
-    upload(context, sent_, sent_at_);
-    upload(context, averaged_, averaged_at_);
-  }
+  void upload(optimizer_core& core) const;
 
   /// [tiles] places of codes, on the host.
   std::span<const wire_tile> placed() const noexcept { return placed_; }
   std::size_t tiles() const noexcept { return placed_.size(); }
 
   // In the backend's memory.
-  template <class Context>
-  const wire_tile* placed(const Context& context) const noexcept {
-    return context.memory.view(placed_at_).data();
-  }
-  template <class Context>
-  const wire_tile* mean_placed(const Context& context) const noexcept {
-    return mean_placed_.empty() ? nullptr : context.memory.view(mean_placed_at_).data();
-  }
-  template <class Context>
-  std::span<const std::size_t> own(const Context& context) const noexcept {
-    return context.memory.view(own_at_).first(own_.size());
-  }
-  template <class Context>
-  scale_table sent_scales(const Context& context) const noexcept {
-    return table(context, sent_, sent_at_);
-  }
-  template <class Context>
-  scale_table averaged_scales(const Context& context) const noexcept {
-    return table(context, averaged_, averaged_at_);
-  }
+  const wire_tile* placed(const optimizer_core& core) const noexcept;
+  const wire_tile* mean_placed(const optimizer_core& core) const noexcept;
+  std::span<const std::size_t> own(const optimizer_core& core) const noexcept;
+  scale_table sent_scales(const optimizer_core& core) const noexcept;
+  scale_table averaged_scales(const optimizer_core& core) const noexcept;
 
  private:
   struct scale_regions {
@@ -91,41 +54,11 @@ class two_phase_tables {
     region<std::uint64_t> places;
   };
 
-  template <class Context, class T>
-  static void reserve(Context& context, std::vector<T>& list, region<T>& at, std::uint64_t count) {
-    const std::size_t most = std::max<std::size_t>(list.size(), count);
-    list.reserve(most);
-    at = context.memory.template plan<T>("tables", most);
-  }
-  template <class Context>
-  static void plan(Context& context, scale_lists& lists, scale_regions& at, std::uint64_t most) {
-    reserve(context, lists.groups, at.groups, most);
-    reserve(context, lists.tiles, at.tiles, most);
-    reserve(context, lists.places, at.places, most);
-  }
-  template <class Context, class T>
-  static void copy(Context& context, const std::vector<T>& list, const region<T>& at) {
-    context.executor.upload(std::span<const T>(list), context.memory.view(at));
-  }
-  template <class Context>
-  static void upload(Context& context, const scale_lists& lists, const scale_regions& at) {
-    copy(context, lists.groups, at.groups);
-    copy(context, lists.tiles, at.tiles);
-    copy(context, lists.places, at.places);
-  }
-  template <class Context>
-  static scale_table table(const Context& context, const scale_lists& lists, const scale_regions& at) noexcept {
-    return {context.memory.view(at.groups).data(), context.memory.view(at.tiles).data(),
-            context.memory.view(at.places).data(), lists.groups.size()};
-  }
+  static void plan(optimizer_core& core, scale_lists& lists, scale_regions& at, std::uint64_t most);
+  static void upload(optimizer_core& core, const scale_lists& lists, const scale_regions& at);
+  static scale_table table(const optimizer_core& core, const scale_lists& lists, const scale_regions& at) noexcept;
 
-  static void place_tiles(const wire_layout& wire, std::vector<wire_tile>& placed) {
-    for (const wire_piece& piece : wire.pieces())
-      for (std::uint64_t done = 0; done < piece.count; done += layout::tile_size) {
-        const std::uint64_t blocks = wire.scales().of == scale_groups::blocks ? done / wire.scales().block : 0;
-        placed.push_back({piece.code + done, piece.scale + blocks, piece.owner});
-      }
-  }
+  static void place_tiles(const wire_layout& wire, std::vector<wire_tile>& placed);
 
   std::vector<wire_tile> placed_;       // [tiles]
   std::vector<wire_tile> mean_placed_;  // [tiles] in messages of the mean, if these have another layout
@@ -345,3 +278,7 @@ class two_phase_exchange {
 };
 
 }  // namespace slamb::detail
+
+#if !defined(SLAMB_SEPARATE_COMPILATION)
+#include "slamb/impl/detail/exchange/two_phase.ipp"
+#endif

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/config.hpp"
 #include "slamb/detail/pass/layout.hpp"
 
 namespace slamb::detail {
@@ -93,35 +94,7 @@ class wire_layout {
   void assign(std::span<const wire_tensor> tensors, int ranks, scale_groups scales, int bits) {
     assign(tensors, ranks, scales, bits, chunks_with(scales));
   }
-  void assign(std::span<const wire_tensor> tensors, int ranks, scale_groups scales, int bits, chunks_of chunks) {
-    ranks_ = static_cast<std::uint64_t>(ranks);
-    scales_ = scales;
-    chunks_ = chunks;
-    elements_ = dense_elements_ = codes_ = 0;
-    std::uint64_t scale_count = scales.of == scale_groups::none ? 0 : 1;
-    pieces_.clear();
-    pieces_.reserve(chunks == chunks_of::each_tensor ? tensors.size() : tensors.size() + ranks_);
-    ends_.assign(ranks_, {});
-    for (const wire_tensor& t : tensors) (t.compressed ? elements_ : dense_elements_) += t.size;
-    std::uint64_t before = 0, dense = 0;
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const auto tensor = static_cast<std::uint32_t>(i);
-      if (!tensors[i].compressed) {
-        if (tensors[i].size > 0) pieces_.push_back({{tensor, 0, tensors[i].size}, wire_piece::dense, dense, 0});
-        dense += tensors[i].size;
-      } else {
-        const bool by_tensor = chunks == chunks_of::each_tensor;
-        cut(tensor, tensors[i].size, by_tensor ? 0 : before, chunk_of(by_tensor ? tensors[i].size : elements_));
-        before += tensors[i].size;
-      }
-    }
-    for (const end& e : ends_) {
-      codes_ = std::max(codes_, e.codes);
-      scale_count = std::max(scale_count, e.scales);
-    }
-    codes_at_ = padded(header_bytes + scale_count * sizeof(float), scale_unit);
-    message_bytes_ = padded(codes_at_ + codes_ * static_cast<std::uint64_t>(bits) / 8, message_unit);
-  }
+  void assign(std::span<const wire_tensor> tensors, int ranks, scale_groups scales, int bits, chunks_of chunks);
 
   std::span<const wire_piece> pieces() const noexcept { return pieces_; }  ///< in the order of the elements
   std::uint64_t ranks() const noexcept { return ranks_; }                  ///< N
@@ -144,26 +117,10 @@ class wire_layout {
     return (size + unit - 1) / unit * unit;
   }
 
-  std::uint64_t chunk_of(std::uint64_t elements) const noexcept {
-    return padded(elements, chunk_unit * ranks_) / ranks_;
-  }
+  std::uint64_t chunk_of(std::uint64_t elements) const noexcept;
 
   // Cuts a tensor with `before` elements in front of it at the ends of chunks.
-  void cut(std::uint32_t tensor, std::uint64_t size, std::uint64_t before, std::uint64_t chunk) {
-    for (std::uint64_t first = 0; first < size;) {
-      const std::uint64_t owner = (before + first) / chunk;
-      const std::uint64_t count = std::min(size - first, (owner + 1) * chunk - (before + first));
-      end& message = ends_[owner];
-      pieces_.push_back({{tensor, first, count}, static_cast<std::uint32_t>(owner), message.codes, 0});
-      if (scales_.of == scale_groups::per_tensor) pieces_.back().scale = message.scales++;
-      if (scales_.of == scale_groups::blocks) {
-        pieces_.back().scale = message.scales;
-        message.scales += (count + scales_.block - 1) / scales_.block;
-      }
-      message.codes += padded(count, code_unit);
-      first += count;
-    }
-  }
+  void cut(std::uint32_t tensor, std::uint64_t size, std::uint64_t before, std::uint64_t chunk);
 
   std::uint64_t ranks_ = 1;
   scale_groups scales_;
@@ -178,3 +135,7 @@ class wire_layout {
 };
 
 }  // namespace slamb::detail
+
+#if !defined(SLAMB_SEPARATE_COMPILATION)
+#include "slamb/impl/detail/pass/wire_layout.ipp"
+#endif

@@ -3,15 +3,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "slamb/compressor/chain.hpp"
+#include "slamb/core/config.hpp"
 #include "slamb/core/detail/rounding.hpp"
 #include "slamb/core/half.hpp"
 #include "slamb/core/parameter.hpp"
@@ -39,65 +38,19 @@ constexpr std::uint64_t scaled_size(std::uint64_t size, double part) noexcept {
 class synthetic_model {
  public:
   /// @param part  in (0, 1]: part of the elements of each tensor; tensors with rows keep complete rows, at least one
-  synthetic_model(std::span<const parameter> like, double part, const machine& on) {
-    tensors_.assign(like.begin(), like.end());
-    std::vector<region<std::byte>> data, gradients;
-    for (parameter& p : tensors_) {
-      const std::size_t rows = p.options.rows.size();
-      const std::size_t kept_rows = static_cast<std::size_t>(scaled_size(rows, part));
-      p.size = rows > 0 ? p.size / rows * kept_rows : static_cast<std::size_t>(scaled_size(p.size, part));
-      p.options.rows = p.options.rows.first(kept_rows);
-      elements_ += p.size;
-      p.master = nullptr;
-      data.push_back(memory_.plan<std::byte>("scratch", p.size * size_of(p.data.type())));
-      gradients.push_back(memory_.plan<std::byte>("scratch", p.size * size_of(p.gradient.type())));
-    }
-    memory_.allocate(on.memory_source());
-    const std::vector<float> values = made_up_values();
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      parameter& p = tensors_[i];
-      p.data = {filled(on, memory_.view(data[i]), bytes_of_values(values, p.data.type())), p.data.type()};
-      p.gradient = {filled(on, memory_.view(gradients[i]), bytes_of_values(values, p.gradient.type())),
-                    p.gradient.type()};
-    }
-  }
+  synthetic_model(std::span<const parameter> like, double part, const machine& on);
 
   std::span<const parameter> tensors() const noexcept { return tensors_; }
   std::uint64_t elements() const noexcept { return elements_; }
 
  private:
   // In ±[0.01, 0.02).
-  static std::vector<float> made_up_values() {
-    std::vector<float> values(std::size_t{1} << 16U);
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const std::uint32_t word = philox(0x510A3B, i / 4, 0).at(i);
-      const float size = 0.01F + 0.01F * static_cast<float>(word >> 8U) / 16777216.0F;
-      values[i] = (word & 1U) != 0 ? size : -size;
-    }
-    return values;
-  }
+  static std::vector<float> made_up_values();
 
   // The values as numbers of a type.
-  static std::vector<std::byte> bytes_of_values(std::span<const float> values, element_type type) {
-    std::vector<std::byte> all(values.size() * size_of(type));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const auto bits = static_cast<std::uint16_t>(type == element_type::bfloat16 ? nearest_bfloat16_bits(values[i])
-                                                                                  : half_bits(values[i]));
-      if (type == element_type::float32)
-        std::memcpy(all.data() + 4 * i, &values[i], 4);
-      else
-        std::memcpy(all.data() + 2 * i, &bits, 2);
-    }
-    return all;
-  }
+  static std::vector<std::byte> bytes_of_values(std::span<const float> values, element_type type);
 
-  static std::byte* filled(const machine& on, std::span<std::byte> tensor, std::span<const std::byte> values) {
-    for (std::size_t first = 0; first < tensor.size(); first += values.size()) {
-      const std::size_t count = std::min(values.size(), tensor.size() - first);
-      on.upload_bytes(values.first(count), tensor.subspan(first, count));
-    }
-    return tensor.data();
-  }
+  static std::byte* filled(const machine& on, std::span<std::byte> tensor, std::span<const std::byte> values);
 
   std::vector<parameter> tensors_;
   arena memory_;
@@ -242,18 +195,10 @@ struct typical_time {
 };
 
 /// The median of n > 0 values; of an even number, the mean of the middle two.
-inline double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return 0.5 * (values[(values.size() - 1) / 2] + values[values.size() / 2]);
-}
+double median_of(std::vector<double> values);
 
 /// The median, and the median distance to it. Single slow steps do not change them.
-inline typical_time typical_of(const std::vector<double>& seconds) {
-  const double median = median_of(seconds);
-  std::vector<double> distances = seconds;
-  for (double& s : distances) s = std::abs(s - median);
-  return {median, median_of(std::move(distances))};
-}
+typical_time typical_of(const std::vector<double>& seconds);
 
 /// Times the steps of an optimizer.
 template <class Optimizer>
@@ -316,3 +261,7 @@ class trial {
 };
 
 }  // namespace slamb::detail
+
+#if !defined(SLAMB_SEPARATE_COMPILATION)
+#include "slamb/impl/optimizer/detail/trial.ipp"
+#endif

@@ -1,7 +1,6 @@
 // The threads of the host backend: a pool that sleeps between passes and hands out tiles in order.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -10,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "slamb/core/config.hpp"
 #include "slamb/core/detail/float_modes.hpp"
 #include "slamb/core/detail/process.hpp"
 
@@ -21,14 +21,7 @@ namespace slamb::detail::host {
 class thread_pool : public bound_to_process {
  public:
   /// @throws std::system_error if a thread cannot be started.
-  explicit thread_pool(unsigned threads) {
-    try {
-      for (unsigned i = 1; i < threads; ++i) workers_.emplace_back([this] { serve(); });
-    } catch (...) {
-      stop();
-      throw;
-    }
-  }
+  explicit thread_pool(unsigned threads);
 
   thread_pool(const thread_pool&) = delete;
   thread_pool& operator=(const thread_pool&) = delete;
@@ -49,69 +42,18 @@ class thread_pool : public bound_to_process {
     const void* context;
   };
 
-  void run(const loop& all) {
-    if (workers_.empty() || all.last - all.first <= all.grain) return run_on_caller(all);
-    next_.store(all.first, std::memory_order_relaxed);
-    start(all);
-    take(all);
-    finish();
-  }
+  void run(const loop& all);
 
-  static void run_on_caller(const loop& all) noexcept {
-    for (std::size_t i = all.first; i < all.last; ++i) all.body(all.context, i);
-  }
+  static void run_on_caller(const loop& all) noexcept;
 
-  void take(const loop& all) noexcept {
-    for (;;) {
-      const std::size_t begin = next_.fetch_add(all.grain, std::memory_order_relaxed);
-      if (begin >= all.last) return;
-      for (std::size_t i = begin; i < std::min(all.last, begin + all.grain); ++i) all.body(all.context, i);
-    }
-  }
+  void take(const loop& all) noexcept;
 
-  void start(const loop& all) {
-    {
-      const std::lock_guard lock(mutex_);
-      loop_ = &all;
-      modes_ = float_modes::current();
-      busy_.store(workers_.size(), std::memory_order_relaxed);
-      loops_.store(loops_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-    }
-    wake_.notify_all();
-  }
+  void start(const loop& all);
 
   // Waits for the other threads: spins for a short time, then sleeps.
-  void finish() {
-    if (spin([this] { return busy_.load(std::memory_order_acquire) == 0; })) return;
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [this] { return busy_.load(std::memory_order_acquire) == 0; });
-  }
+  void finish();
 
-  void serve() {
-    float_modes own = float_modes::current();
-    for (std::uint64_t seen = 0;;) {
-      spin([&] { return loops_.load(std::memory_order_acquire) != seen; });
-      const loop* all = nullptr;
-      float_modes modes;
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return stopping_ || loops_.load(std::memory_order_relaxed) != seen; });
-        if (stopping_) return;
-        seen = loops_.load(std::memory_order_relaxed);
-        all = loop_;
-        modes = modes_;
-      }
-      if (modes != own) {
-        modes.apply();
-        own = modes;
-      }
-      take(*all);
-      if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-        const std::lock_guard lock(mutex_);
-        done_.notify_one();
-      }
-    }
-  }
+  void serve();
 
   // Waits without sleeping: passes follow each other within microseconds, and waking a sleeping thread takes longer.
   template <class Condition>
@@ -125,14 +67,7 @@ class thread_pool : public bound_to_process {
     return false;
   }
 
-  void stop() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_all();
-    for (std::thread& worker : workers_) worker.join();
-  }
+  void stop();
 
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -147,3 +82,7 @@ class thread_pool : public bound_to_process {
 };
 
 }  // namespace slamb::detail::host
+
+#if !defined(SLAMB_SEPARATE_COMPILATION)
+#include "slamb/impl/backend/host/detail/thread_pool.ipp"
+#endif
