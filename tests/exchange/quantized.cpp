@@ -88,6 +88,7 @@ exchange_scheme scheme_of(const quantizer_settings& s) {
     made.sharing = shared_scales::blocks;
     made.block = s.block;
   }
+  if constexpr (std::is_same_v<Quantizer, archetype_octal>) made.scale_bytes = 1;
   if constexpr (requires(Quantizer q) { q.zero_aware; }) made.zero_aware = s.zero_aware;
   made.keeps_worker_error = ErrorFeedback::worker_state;
   made.keeps_server_error = ErrorFeedback::server_state;
@@ -123,6 +124,7 @@ SLAMB_MEANING(slamb::fp16, code_models::fp16)
 SLAMB_MEANING(archetype_ternary, code_models::archetype_ternary)
 SLAMB_MEANING(archetype_levels, code_models::archetype_levels)
 SLAMB_MEANING(archetype_blocks, code_models::archetype_blocks)
+SLAMB_MEANING(archetype_octal, code_models::archetype_octal)
 SLAMB_MEANING(archetype_floats, code_models::archetype_floats)
 #undef SLAMB_MEANING
 
@@ -141,6 +143,7 @@ const std::vector<combination>& combinations() {
     append<archetype_ternary, no_error_feedback, residual<>, two_sided<bfloat16>>(made);
     append<archetype_levels, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
     append<archetype_blocks, no_error_feedback, residual<>, two_sided<>>(made);
+    append<archetype_octal, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
     append<archetype_floats, no_error_feedback, two_sided<>>(made);
     return made;
   }();

@@ -97,6 +97,35 @@ struct archetype_floats : quantizer_facts {
   }
 };
 
+/// A wire format of its own: seven levels, −3 … 3 quarters of a power of two, in three bits; and the exponent of that power, the
+/// block's scale, in a byte.
+struct archetype_octal : quantizer_facts {
+  static constexpr int bits_per_element = 3;
+  static constexpr slamb::segment_scale scale = slamb::segment_scale::max;
+
+  std::uint32_t block = 32;
+
+  /// The least power of two that is not below s, as its exponent + 127; 0 for 0.
+  SLAMB_ELEMENT std::uint8_t encode_scale(float s) const {
+    const std::uint32_t bits = slamb::as_word(s);
+    return static_cast<std::uint8_t>((bits >> 23U) + ((bits & 0x7FFFFFU) == 0U ? 0U : 1U));
+  }
+  SLAMB_ELEMENT float decode_scale(std::uint8_t byte) const { return slamb::as_real(std::uint32_t{byte} << 23U); }
+
+  template <class Real>
+  SLAMB_ELEMENT slamb::word_of<Real> encode(const Real& x, const Real& s, const Real& /*uniform*/) const {
+    using slamb::maximum, slamb::minimum, slamb::select, slamb::to_word;
+    const Real level = x / select(Real(0.0F) < s, s, Real(1.0F)) * Real(4.0F);
+    return to_word(minimum(Real(3.0F), maximum(Real(-3.0F), level)) + Real(4.5F));
+  }
+  template <class Real>
+  SLAMB_ELEMENT Real decode(const slamb::word_of<Real>& code, const Real& s) const {
+    using slamb::to_real;
+    return (to_real(code) - Real(4.0F)) * Real(0.25F) * s;
+  }
+};
+
+static_assert(slamb::capability::sends_scales_in_bytes<archetype_octal>);
 static_assert(slamb::quantizer<archetype_ternary> && !slamb::capability::encodes_without_scale<archetype_ternary>);
 static_assert(slamb::capability::stochastic_quantizer<archetype_levels> &&
               !slamb::capability::encodes_without_scale<archetype_levels>);

@@ -127,6 +127,15 @@ inline constexpr code_model archetype_blocks{
     },
     [](double x, double scale) { return two_levels(x, scale, 0.5 * scale, 1.5 * scale); }};
 
+inline constexpr code_model archetype_octal{
+    3, [](std::uint32_t code, double scale) { return (static_cast<double>(code) - 4.0) / 4.0 * scale; },
+    [](double x, double scale) {
+      if (scale == 0.0) return number_range{};
+      const double level = std::clamp(4.0 * x / scale, -3.0, 3.0) + 0.5;
+      return number_range{std::floor(level - 8.0 * margin) / 4.0 * scale,
+                          std::floor(level + 8.0 * margin) / 4.0 * scale};
+    }};
+
 inline constexpr code_model archetype_floats{
     32, [](std::uint32_t code, double /*scale*/) { return static_cast<double>(std::bit_cast<float>(code)); },
     [](double x, double /*scale*/) {

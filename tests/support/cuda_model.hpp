@@ -18,8 +18,8 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
-#include "slamb/optimizer/detail/sparse_gradient.hpp"
 #include "slamb/optimizer/detail/one_bit_passes.hpp"
+#include "slamb/optimizer/detail/sparse_gradient.hpp"
 #include "slamb/optimizer/detail/zero_one_passes.hpp"
 #include "support/generate.hpp"
 

@@ -1,6 +1,7 @@
 // A record of past compressed exchanges, element by element. Messages are decoded by the test's own code, not by the library's.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -22,6 +23,7 @@ struct exchange_scheme {
   slamb::segment_scale scale = slamb::segment_scale::none;
   shared_scales sharing = shared_scales::none;
   std::size_t block = 0;
+  std::size_t scale_bytes = 4;  // 1: the scale is the least power of two that is not below the statistic
   bool zero_aware = false;
   bool keeps_worker_error = false;
   bool keeps_server_error = false;
@@ -97,7 +99,10 @@ struct observation {
   }
   double scale_of(const std::vector<std::byte>& messages, std::size_t j) const {
     if (scheme.sharing == shared_scales::none) return 1.0;
-    return static_cast<double>(scale_in(message(messages, map.places[j].owner), map.places[j].scale));
+    const std::span<const std::byte> from = message(messages, map.places[j].owner);
+    if (scheme.scale_bytes == 4) return static_cast<double>(scale_in(from, map.places[j].scale));
+    const auto exponent = std::to_integer<int>(from[wire_map::first_scale_byte + map.places[j].scale]);
+    return exponent == 0 ? 0.0 : std::ldexp(1.0, exponent - 127);
   }
   double decoded(const std::vector<std::byte>& messages, std::size_t j) const {
     const auto codes = message(messages, map.places[j].owner).subspan(map.first_code_byte());
@@ -108,7 +113,7 @@ struct observation {
   static wire_map map_of(const exchange_setup& setup, const exchange_scheme& scheme) {
     std::vector<mapped_tensor> tensors;
     for (const tensor_spec& l : setup.tensors) tensors.push_back({l.size, l.options.compress});
-    return {tensors, static_cast<std::size_t>(setup.world), scheme.sharing, scheme.block};
+    return {tensors, static_cast<std::size_t>(setup.world), scheme.sharing, scheme.block, scheme.scale_bytes};
   }
 };
 

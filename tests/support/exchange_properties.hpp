@@ -63,7 +63,14 @@ inline std::string fault_of_scales(const observation& o, std::size_t t, const co
     double expected = g.count == 0 ? 0.0 : g.sum;
     if (g.count > 0 && o.scheme.scale != slamb::segment_scale::max) expected /= static_cast<double>(g.count);
     if (o.scheme.scale == slamb::segment_scale::l2) expected = std::sqrt(expected);
-    if (!(std::abs(o.scale_of(c.messages, j) - expected) <= scale_rounding * expected + g.slack + least_difference))
+    double slack = scale_rounding * expected + g.slack + least_difference;
+    if (o.scheme.scale_bytes == 1) {
+      const auto power_from = [](double x) { return x > 0.0 ? std::exp2(std::ceil(std::log2(x))) : 0.0; };
+      const double highest = power_from(expected + slack);
+      slack = highest - power_from(expected - slack);
+      expected = highest - slack;
+    }
+    if (!(std::abs(o.scale_of(c.messages, j) - expected) <= slack))
       return fault_at(c.name + ": the scale is " + std::to_string(o.scale_of(c.messages, j)) + " instead of " +
                           std::to_string(expected),
                       t, j);

@@ -37,9 +37,11 @@ struct wire_map {
   std::vector<std::size_t> codes, scales;  // [ranks] in each rank's message, before all messages get the same size
   std::size_t dense_elements = 0;
   bool has_scales = false;
+  std::size_t scale_bytes = 4;
 
-  wire_map(std::span<const mapped_tensor> tensors, std::size_t ranks, shared_scales sharing, std::size_t block)
-      : codes(ranks), scales(ranks), has_scales(sharing != shared_scales::none) {
+  wire_map(std::span<const mapped_tensor> tensors, std::size_t ranks, shared_scales sharing, std::size_t block,
+           std::size_t bytes_of_scale = 4)
+      : codes(ranks), scales(ranks), has_scales(sharing != shared_scales::none), scale_bytes(bytes_of_scale) {
     std::size_t compressed = 0;
     for (const mapped_tensor& l : tensors) compressed += l.compressed ? l.size : 0;
     std::size_t position = 0;  // index in the list that is cut into chunks
@@ -74,7 +76,7 @@ struct wire_map {
   /// The first byte of the scales: after a header, which ends with a fingerprint of 8 bytes.
   static constexpr std::size_t first_scale_byte = 16;
   /// The first byte of the codes in a message: after the scales, at a multiple of 16 bytes.
-  std::size_t first_code_byte() const { return rounded_up(first_scale_byte + 4 * message_scales(), 16); }
+  std::size_t first_code_byte() const { return rounded_up(first_scale_byte + scale_bytes * message_scales(), 16); }
   /// The size of a message, a multiple of 128.
   std::size_t message_bytes(int bits) const {
     return rounded_up(first_code_byte() + message_codes() * static_cast<std::size_t>(bits) / 8, 128);

@@ -17,12 +17,12 @@ namespace slamb {
 ///
 /// Zero and the block's largest value are exact. Draws have 16 bits, so the mean is within 2^-17 of a level of x.
 ///
-/// *Cost*: Bits/8 bytes an element, and 4 a block.
+/// *Cost*: Bits/8 bytes an element, and 4 a block. Widths other than 2, 4 and 8 are packed code by code, which takes longer.
 /// *Determinism*: a function of x, the scale and the draw.
 /// *Reference*: QSGD (Alistarh et al., NeurIPS 2017), section 3, with the maximum instead of the norm.
 template <int Bits>
 struct integer {
-  static_assert(Bits == 2 || Bits == 4 || Bits == 8, "slamb: integers have 2, 4 or 8 bits");
+  static_assert(Bits >= 2 && Bits <= 8, "slamb: integers have 2 to 8 bits");
 
   std::uint32_t block = 128;  ///< consecutive elements that share a scale: a power of two, 16 … 1024
   std::uint64_t seed = 0;     ///< of the random draws; must be equal on all ranks
@@ -68,6 +68,6 @@ using int8 = integer<8>;
 using int4 = integer<4>;
 
 static_assert(capability::stochastic_quantizer<int8> && capability::stochastic_quantizer<int4> &&
-              capability::stochastic_quantizer<integer<2>>);
+              capability::stochastic_quantizer<integer<3>> && capability::stochastic_quantizer<integer<2>>);
 
 }  // namespace slamb

@@ -193,18 +193,25 @@ concept quantizer = compressor<Q> && !detail::selects<Q> &&
   { q.encode(x, scale, uniform) } -> std::same_as<std::uint32_t>;
   { q.template decode<float>(code, scale) } -> std::same_as<float>;
 }
-&&(Q::bits_per_element == 1 || Q::bits_per_element == 2 || Q::bits_per_element == 4 || Q::bits_per_element == 8 ||
-   Q::bits_per_element == 16 || Q::bits_per_element == 32) &&
-    (
-        Q::scale == segment_scale::none ||
-        requires(const Q& q) {
-          { q.scales } -> detail::converts_to<scale_sharing>;
-        } ||
-        requires(const Q& q) {
-          { q.block } -> detail::converts_to<std::uint32_t>;
-        });
+&&(Q::bits_per_element >= 1 && Q::bits_per_element <= 32) && (
+                                                                 Q::scale == segment_scale::none ||
+                                                                 requires(const Q& q) {
+                                                                   { q.scales } -> detail::converts_to<scale_sharing>;
+                                                                 } ||
+                                                                 requires(const Q& q) {
+                                                                   { q.block } -> detail::converts_to<std::uint32_t>;
+                                                                 });
 
 namespace capability {
+
+/// A quantizer of blocks that sends a scale in one byte: `encode_scale(s)` is the byte, and codes are of the scale
+/// `decode_scale(byte)`. Both are element functions of floats.
+template <class Q>
+concept sends_scales_in_bytes = quantizer<Q> && requires(const Q& q, float s, std::uint8_t byte) {
+  q.block;
+  { q.encode_scale(s) } -> std::same_as<std::uint8_t>;
+  { q.decode_scale(byte) } -> std::same_as<float>;
+};
 
 /// A quantizer whose codes do not depend on the scale, so that one pass encodes and sums the scale.
 template <class Q>

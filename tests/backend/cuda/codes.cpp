@@ -68,6 +68,10 @@ TEST_CASE("cuda codes: every width gives the host's bytes") {
     compare_codes<8>(random);
     compare_codes<16>(random);
     compare_codes<32>(random);
+    compare_codes<3>(random);
+    compare_codes<5>(random);
+    compare_codes<11>(random);
+    compare_codes<31>(random);
   }
 }
 

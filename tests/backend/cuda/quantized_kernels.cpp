@@ -43,6 +43,7 @@ TEST_CASE("cuda quantized_kernels: user-defined quantizers") {
   compare_all<quantized<archetype_levels, sum_the_mean, no_storage, float>>({});
   compare_all<quantized<archetype_levels, sum_the_mean, no_storage, float>>(per_tensor<archetype_levels>());
   compare_all<quantized<archetype_blocks, sum_the_mean, float>>(zero_aware_blocks(32));
+  compare_all<quantized<archetype_octal, sum_the_mean, float>>({});
 }
 
 }  // namespace backend_cuda_quantized_kernels_tests

@@ -113,7 +113,7 @@ TEST_CASE("codes: the comparison finds a misplaced code and an extra byte") {
 TEST_CASE(
     "codes: codes of every width are packed from the least significant bit, at any address, and no other byte is "
     "touched") {
-  check_widths(std::integer_sequence<int, 1, 2, 4, 8, 16, 32>{});
+  check_widths(std::integer_sequence<int, 1, 2, 4, 8, 16, 32, 3, 5, 7, 11, 24, 31>{});
 }
 
 TEST_CASE("codes: the least significant bit first") {

@@ -93,7 +93,7 @@ template <quantizer Quantizer>
 double code_bytes(const Quantizer& quantizer) {
   constexpr double code = Quantizer::bits_per_element / 8.0;
   const scale_groups groups = scale_groups_of(quantizer);
-  return groups.of == scale_groups::blocks ? code + static_cast<double>(sizeof(float)) / groups.block : code;
+  return groups.of == scale_groups::blocks ? code + static_cast<double>(groups.bytes) / groups.block : code;
 }
 
 /// Bytes of memory traffic an element of `quantized_exchange` around `Pass`, and of the pass itself. Scales that tiles share and

@@ -81,6 +81,7 @@ class two_phase_exchange {
   using signal_quantizer = signal_quantizer_t<Quantizers>;
   using mean_quantizer = mean_quantizer_t<Quantizers>;
   static constexpr bool has_mean_scales = mean_quantizer::scale != segment_scale::none;
+  static constexpr bool has_mean_floats = has_mean_scales && !capability::sends_scales_in_bytes<mean_quantizer>;
   static constexpr bool phases_differ = !std::is_same_v<Quantizers, signal_quantizer>;
 
   template <class Q>
@@ -184,7 +185,7 @@ class two_phase_exchange {
     context.executor.invoke(
         skip_if_not_finite{context.record()},
         read_overflow_flags{context.record(), wire.received, mean_wire().message_bytes(), wire_.ranks(),
-                            has_mean_scales},
+                            has_mean_floats},
         compare_fingerprints{context.record(), wire.received, mean_wire().message_bytes(), wire_.ranks()},
         note_received{context.record(), wire.received, mean_wire().message_bytes(), wire_.ranks(),
                       mean_wire().codes_at(), has_mean_scales, has_word_of_codes()});

@@ -95,7 +95,7 @@ static_assert(sizeof(message_header) == wire_layout::header_bytes);
 SLAMB_HOST_DEVICE inline message_header* header_of(std::byte* message) noexcept {
   return reinterpret_cast<message_header*>(message);
 }
-/// Scale number `index` of a message.
+/// Scale number `index` of a message, which is a float.
 SLAMB_HOST_DEVICE inline float* scale_in(std::byte* message, std::uint64_t index) noexcept {
   return reinterpret_cast<float*>(message + wire_layout::header_bytes) + index;
 }
@@ -136,7 +136,7 @@ struct read_overflow_flags {
   std::byte* messages = nullptr;
   std::uint64_t message_bytes = 0;
   std::uint64_t count = 0;
-  bool looks_at_scale = false;  ///< messages have scales, and were not checked when they were made
+  bool looks_at_scale = false;  ///< scales are floats, and were not checked when they were made
 
   /// Reads messages `thread`, `thread` + `threads`, ….
   SLAMB_HOST_DEVICE bool has_overflow(unsigned thread = 0, unsigned threads = 1) const {

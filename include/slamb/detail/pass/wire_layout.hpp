@@ -22,6 +22,7 @@ struct scale_groups {
 
   kind of = fused;
   std::uint32_t block = 0;  ///< elements, of blocks
+  std::uint32_t bytes = 4;  ///< of a scale: a float, or a byte
 };
 
 /// The sharing of scales of `q`.
@@ -30,7 +31,7 @@ constexpr scale_groups scale_groups_of(const Q& q) noexcept {
   if constexpr (Q::scale == segment_scale::none)
     return {scale_groups::none, 0};
   else if constexpr (requires { q.block; })
-    return {scale_groups::blocks, static_cast<std::uint32_t>(q.block)};
+    return {scale_groups::blocks, static_cast<std::uint32_t>(q.block), capability::sends_scales_in_bytes<Q> ? 1U : 4U};
   else
     return {q.scales == scale_sharing::fused ? scale_groups::fused : scale_groups::per_tensor, 0};
 }
@@ -69,7 +70,7 @@ struct wire_piece : tile_cut {
 /// per tensor, of each tensor. The last chunks may be short or empty. A layout without scales can follow either cut: then it has
 /// the pieces of another layout, and codes at the same numbers, in messages of its own size.
 ///
-/// A message is [header: 16 bytes][scales: floats, none or at least one, padded to 16 bytes][codes: those of each piece from a multiple of 16][padding, so
+/// A message is [header: 16 bytes][scales: floats or bytes, none or at least one, padded to 16 bytes][codes: those of each piece from a multiple of 16][padding, so
 /// that all of it is a multiple of 128 bytes]. All messages have the same size, so that all are aligned if the first one is.
 class wire_layout {
  public:

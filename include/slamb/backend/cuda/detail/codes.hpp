@@ -16,7 +16,7 @@
 
 namespace slamb::detail::cuda {
 
-/// True if a code may have this number of bits.
+/// True for widths of a code that divide a word; others are read and written byte by byte.
 template <int Bits>
 inline constexpr bool is_code_width = Bits == 1 || Bits == 2 || Bits == 4 || Bits == 8 || Bits == 16 || Bits == 32;
 
@@ -43,23 +43,31 @@ inline constexpr std::uint32_t ones = 0xFFFFFFFFU >> (32 - Bits);
 /// @param i      a multiple of Width
 template <int Bits, unsigned Width>
 SLAMB_ELEMENT void read_codes(const std::byte* codes, std::uint32_t i, std::uint32_t (&code)[Width]) {
-  static_assert(is_code_width<Bits>, "slamb: codes have 1, 2, 4, 8, 16 or 32 bits");
   static_assert(Width == 1 || Width == 4);
   constexpr unsigned bits = Bits;
-  constexpr unsigned together = bits * Width;
-  const std::byte* const from = codes + std::size_t{i} * bits / 8;
-  if constexpr (together <= 16) {
-    std::uint32_t word = 0;
-    if constexpr (together == 16) {
-      word = read_word<std::uint16_t>(from);
-    } else {
-      word = read_word<std::uint8_t>(from) >> (i * bits % 8);
+  if constexpr (!is_code_width<Bits>) {
+    for (unsigned j = 0; j < Width; ++j) {
+      const std::uint64_t at = std::uint64_t{i + j} * bits;
+      std::uint64_t word = 0;
+      for (unsigned k = 0; 8 * k < at % 8 + bits; ++k) word |= static_cast<std::uint64_t>(codes[at / 8 + k]) << (8 * k);
+      code[j] = static_cast<std::uint32_t>(word >> (at % 8)) & ones<Bits>;
     }
-    for (unsigned j = 0; j < Width; ++j) code[j] = word >> (j * bits) & ones<Bits>;
   } else {
-    std::uint32_t word[together / 32];
-    for (unsigned k = 0; k < together / 32; ++k) word[k] = read_word<std::uint32_t>(from + std::size_t{4} * k);
-    for (unsigned j = 0; j < Width; ++j) code[j] = word[j * bits / 32] >> (j * bits % 32) & ones<Bits>;
+    constexpr unsigned together = bits * Width;
+    const std::byte* const from = codes + std::size_t{i} * bits / 8;
+    if constexpr (together <= 16) {
+      std::uint32_t word = 0;
+      if constexpr (together == 16) {
+        word = read_word<std::uint16_t>(from);
+      } else {
+        word = read_word<std::uint8_t>(from) >> (i * bits % 8);
+      }
+      for (unsigned j = 0; j < Width; ++j) code[j] = word >> (j * bits) & ones<Bits>;
+    } else {
+      std::uint32_t word[together / 32];
+      for (unsigned k = 0; k < together / 32; ++k) word[k] = read_word<std::uint32_t>(from + std::size_t{4} * k);
+      for (unsigned j = 0; j < Width; ++j) code[j] = word[j * bits / 32] >> (j * bits % 32) & ones<Bits>;
+    }
   }
 }
 
@@ -68,10 +76,16 @@ SLAMB_ELEMENT void read_codes(const std::byte* codes, std::uint32_t i, std::uint
 /// @param i  a multiple of 8
 template <int Bits>
 SLAMB_ELEMENT void write_codes(const std::uint32_t (&code)[8], std::byte* codes, std::uint32_t i) {
-  static_assert(is_code_width<Bits>, "slamb: codes have 1, 2, 4, 8, 16 or 32 bits");
   constexpr unsigned bits = Bits;
-  std::byte* const to = codes + std::size_t{i / 8} * bits;
-  if constexpr (Bits <= 4) {
+  std::byte* to = codes + std::size_t{i / 8} * bits;
+  if constexpr (!is_code_width<Bits>) {
+    std::uint64_t word = 0;  // not yet written
+    unsigned number = 0;
+    for (unsigned j = 0; j < 8; ++j) {
+      word |= std::uint64_t{code[j]} << number;
+      for (number += bits; number >= 8; number -= 8, word >>= 8U) *to++ = static_cast<std::byte>(word & 0xFFU);
+    }
+  } else if constexpr (Bits <= 4) {
     std::uint32_t word = 0;
     for (unsigned j = 0; j < 8; ++j) word |= code[j] << (j * bits);
     if constexpr (Bits == 1) write_word<std::uint8_t>(word, to);

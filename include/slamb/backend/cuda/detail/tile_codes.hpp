@@ -89,6 +89,26 @@ SLAMB_ELEMENT void store_scale(std::byte* message, std::uint64_t index, float sc
               &scale, sizeof(float));
 }
 
+/// The scale as a quantizer sends it: a float, or a byte. `write_scale` returns the scale that will be read.
+template <class Quantizer>
+SLAMB_ELEMENT float read_scale(const Quantizer& quantizer, const std::byte* message, std::uint64_t index) {
+  if constexpr (capability::sends_scales_in_bytes<Quantizer>)
+    return quantizer.decode_scale(static_cast<std::uint8_t>(message[wire_layout::header_bytes + index]));
+  else
+    return load_scale(message, index);
+}
+template <class Quantizer>
+SLAMB_ELEMENT float write_scale(const Quantizer& quantizer, std::byte* message, std::uint64_t index, float scale) {
+  if constexpr (capability::sends_scales_in_bytes<Quantizer>) {
+    const std::uint8_t byte = quantizer.encode_scale(scale);
+    message[wire_layout::header_bytes + index] = static_cast<std::byte>(byte);
+    return quantizer.decode_scale(byte);
+  } else {
+    store_scale(message, index, scale);
+    return scale;
+  }
+}
+
 /// The elements that share a scale of a quantizer: a block (`has_blocks`), or a tensor or all (`is_shared`).
 template <class Quantizer>
 struct scale_facts {
@@ -121,11 +141,11 @@ struct tile_codes {
       : message(of_owner), codes(of_owner + codes_at + t.code * bits / 8), scale(t.scale) {}
 
   // The scale of the block of 2^shift elements that contains element i.
-  SLAMB_ELEMENT scalar scale_at(std::uint32_t i, unsigned shift) const {
+  SLAMB_ELEMENT scalar scale_at([[maybe_unused]] const Quantizer& quantizer, std::uint32_t i, unsigned shift) const {
     if constexpr (Quantizer::scale == segment_scale::none)
       return 1.0F;
     else if constexpr (scale_facts<Quantizer>::has_blocks)
-      return load_scale(message, scale + (i >> shift));
+      return read_scale(quantizer, message, scale + (i >> shift));
     else
       return load_scale(message, scale);
   }
@@ -135,7 +155,7 @@ struct tile_codes {
   SLAMB_ELEMENT void decode(const Quantizer& quantizer, std::uint32_t i, unsigned shift, scalar (&x)[Width]) const {
     std::uint32_t code[Width];
     read_codes<bits>(codes, i, code);
-    const scalar its_scale = scale_at(i, shift);
+    const scalar its_scale = scale_at(quantizer, i, shift);
     for (unsigned j = 0; j < Width; ++j) x[j] = quantizer.template decode<scalar>(code[j], its_scale);
   }
 

@@ -87,7 +87,7 @@ class tile_encoder {
                                     double* statistic) const {
     const unsigned shift = scale_facts<Quantizer>::block_shift(quantizer);
     scalar its_scale = 1.0F;
-    if constexpr (Work == encoding::encode) its_scale = to.scale_at(0, 0);
+    if constexpr (Work == encoding::encode) its_scale = to.scale_at(quantizer, 0, 0);
     typename Block::template registers<scale_statistic<scale>> mine;
     for (std::uint32_t first = 0; first < count; first += piece) {
       const std::uint32_t part = count - first < piece ? count - first : piece;
@@ -164,8 +164,7 @@ class tile_encoder {
       number += all.active[i];
     }
     const float made = scale_of<scale>(static_cast<double>(own.value), number);
-    all.scale_of_block[thread] = made;
-    store_scale(to.message, to.scale + (first >> shift) + thread, made);
+    all.scale_of_block[thread] = write_scale(quantizer, to.message, to.scale + (first >> shift) + thread, made);
   }
 
   template <class Block>

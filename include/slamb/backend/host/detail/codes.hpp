@@ -14,9 +14,37 @@
 namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
-/// True for the widths of a code, in bits, that these functions support.
+/// True for the widths of a code, in bits, that divide a word: these have instructions of their own. Others are packed one code
+/// after another.
 template <int Bits>
 inline constexpr bool is_code_width = Bits == 1 || Bits == 2 || Bits == 4 || Bits == 8 || Bits == 16 || Bits == 32;
+
+/// Writes sixteen codes of any width.
+template <int Bits>
+void store_codes_of_any_width(const words& codes, std::byte* to) {
+  std::uint32_t code[lanes];
+  codes.store(code);
+  std::uint64_t bits = 0;  // not yet written
+  int number = 0;
+  for (const std::uint32_t one : code) {
+    bits |= std::uint64_t{one} << number;
+    for (number += Bits; number >= 8; number -= 8, bits >>= 8U) *to++ = static_cast<std::byte>(bits & 0xFFU);
+  }
+}
+/// Reads them.
+template <int Bits>
+words load_codes_of_any_width(const std::byte* from) {
+  std::uint32_t code[lanes];
+  std::uint64_t bits = 0;  // read, and not yet used
+  int number = 0;
+  for (std::uint32_t& one : code) {
+    for (; number < Bits; number += 8) bits |= std::to_integer<std::uint64_t>(*from++) << number;
+    one = static_cast<std::uint32_t>(bits & (0xFFFFFFFFU >> (32 - Bits)));
+    bits >>= Bits;
+    number -= Bits;
+  }
+  return words::load(code);
+}
 
 #if defined(__SSE2__)
 namespace native {
@@ -135,8 +163,9 @@ SLAMB_ALWAYS_INLINE __m128i pairs_of(__m128i nibbles) {
 /// Writes sixteen codes, each below 2^Bits, to `to` [2·Bits], of any alignment.
 template <int Bits>
 SLAMB_ALWAYS_INLINE void store_codes(const words& codes, std::byte* to) {
-  static_assert(is_code_width<Bits>, "slamb: codes have 1, 2, 4, 8, 16 or 32 bits");
-  if constexpr (Bits == 32) {
+  if constexpr (!is_code_width<Bits>) {
+    store_codes_of_any_width<Bits>(codes, to);
+  } else if constexpr (Bits == 32) {
     std::memcpy(to, codes.part, sizeof(codes.part));
   } else if constexpr (Bits == 16) {
     native::store_halves(codes, to);
@@ -162,8 +191,9 @@ SLAMB_ALWAYS_INLINE void store_codes(const words& codes, std::byte* to) {
 /// Reads sixteen codes from `from` [2·Bits], of any alignment.
 template <int Bits>
 SLAMB_ALWAYS_INLINE words load_codes(const std::byte* from) {
-  static_assert(is_code_width<Bits>, "slamb: codes have 1, 2, 4, 8, 16 or 32 bits");
-  if constexpr (Bits == 32) {
+  if constexpr (!is_code_width<Bits>) {
+    return load_codes_of_any_width<Bits>(from);
+  } else if constexpr (Bits == 32) {
     words codes;
     std::memcpy(codes.part, from, sizeof(codes.part));
     return codes;
@@ -185,37 +215,15 @@ SLAMB_ALWAYS_INLINE words load_codes(const std::byte* from) {
   }
 }
 
-#else  // byte by byte
+#else
 
 template <int Bits>
 void store_codes(const words& codes, std::byte* to) {
-  static_assert(is_code_width<Bits>, "slamb: codes have 1, 2, 4, 8, 16 or 32 bits");
-  std::uint32_t code[lanes];
-  codes.store(code);
-  for (int b = 0; b < 2 * Bits; ++b) {
-    std::uint32_t byte = 0;
-    if constexpr (Bits < 8) {
-      for (int i = 0; i < 8 / Bits; ++i) byte |= code[b * 8 / Bits + i] << (i * Bits);
-    } else {
-      byte = code[b * 8 / Bits] >> (b * 8 % Bits);
-    }
-    to[b] = static_cast<std::byte>(byte & 0xFFU);
-  }
+  store_codes_of_any_width<Bits>(codes, to);
 }
-
 template <int Bits>
 words load_codes(const std::byte* from) {
-  static_assert(is_code_width<Bits>, "slamb: codes have 1, 2, 4, 8, 16 or 32 bits");
-  std::uint32_t code[lanes] = {};
-  for (int b = 0; b < 2 * Bits; ++b) {
-    const auto byte = std::to_integer<std::uint32_t>(from[b]);
-    if constexpr (Bits < 8) {
-      for (int i = 0; i < 8 / Bits; ++i) code[b * 8 / Bits + i] = byte >> (i * Bits) & ((1U << Bits) - 1U);
-    } else {
-      code[b * 8 / Bits] |= byte << (b * 8 % Bits);
-    }
-  }
-  return words::load(code);
+  return load_codes_of_any_width<Bits>(from);
 }
 
 #endif

@@ -87,8 +87,7 @@ SLAMB_ALWAYS_INLINE double encode_elements(const Quantizer& quantizer, const Sou
         scale_statistic<Quantizer::scale> own;
         for (std::uint32_t i = begin; i < end; i += lanes) own.add(floats::load(value + i % piece));
         const float of_block = scale_of<Quantizer::scale>(own.total(), source.active(begin, end));
-        store_scale(to.message, to.scale + begin / block, of_block);
-        scale = floats(of_block);
+        scale = floats(write_scale(quantizer, to.message, to.scale + begin / block, of_block));
         for (std::uint32_t i = begin; i < end; i += lanes) code(floats::load(value + i % piece), i);
       }
     }

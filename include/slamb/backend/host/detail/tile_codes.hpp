@@ -60,6 +60,26 @@ inline void store_scale(std::byte* message, std::uint64_t index, float scale) {
   std::memcpy(message + wire_layout::header_bytes + index * sizeof(float), &scale, sizeof(float));
 }
 
+/// The scale as a quantizer sends it: a float, or a byte. `write_scale` returns the scale that will be read.
+template <class Quantizer>
+float read_scale(const Quantizer& quantizer, const std::byte* message, std::uint64_t index) {
+  if constexpr (capability::sends_scales_in_bytes<Quantizer>)
+    return quantizer.decode_scale(std::to_integer<std::uint8_t>(message[wire_layout::header_bytes + index]));
+  else
+    return load_scale(message, index);
+}
+template <class Quantizer>
+float write_scale(const Quantizer& quantizer, std::byte* message, std::uint64_t index, float scale) {
+  if constexpr (capability::sends_scales_in_bytes<Quantizer>) {
+    const std::uint8_t byte = quantizer.encode_scale(scale);
+    message[wire_layout::header_bytes + index] = static_cast<std::byte>(byte);
+    return quantizer.decode_scale(byte);
+  } else {
+    store_scale(message, index, scale);
+    return scale;
+  }
+}
+
 /// The codes and scales of a tile in a message.
 template <class Quantizer, class Byte>
 struct tile_codes {
@@ -81,7 +101,7 @@ struct tile_codes {
     if constexpr (Quantizer::scale == segment_scale::none) return floats(1.0F);
     if constexpr (has_blocks) {
       const auto block = static_cast<std::uint32_t>(quantizer.block);  // a power of two: a shift instead of a division
-      return floats(load_scale(message, scale + (i >> std::countr_zero(block))));
+      return floats(read_scale(quantizer, message, scale + (i >> std::countr_zero(block))));
     }
     return floats(load_scale(message, scale));
   }

@@ -33,7 +33,7 @@ SLAMB_DECL void wire_layout::assign(std::span<const wire_tensor> tensors, int ra
     codes_ = std::max(codes_, e.codes);
     scale_count = std::max(scale_count, e.scales);
   }
-  codes_at_ = padded(header_bytes + scale_count * sizeof(float), scale_unit);
+  codes_at_ = padded(header_bytes + scale_count * scales.bytes, scale_unit);
   message_bytes_ = padded(codes_at_ + codes_ * static_cast<std::uint64_t>(bits) / 8, message_unit);
 }
 
