@@ -221,7 +221,7 @@ class slamb_recipe final
                             context_.all_tiles());
     }
     if constexpr (!capability::chained<Compressor>)  // a chain's ranks have added their own compression errors
-      context_.compared.note_payload(context_, payload());
+      context_.compared.hash_payload(context_, payload());
     if (context_.end_step() && exchanges_parameters_) exchange_parameters();
   }
 

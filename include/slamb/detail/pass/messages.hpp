@@ -191,12 +191,12 @@ struct compare_fingerprints {
   std::uint64_t count = 0;
 
   SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
-    if (record->skip != 0 && record->diverged == 0 && record->node_diverged == 0) return;
+    if (record->skip != 0 && !record->agreement.has_diverged()) return;
     const std::uint64_t own = fingerprint_of(*record);
     bool differs = false;
     for (std::uint64_t i = thread; i < count; i += threads)
       differs |= *fingerprint_in(messages + i * message_bytes, message_bytes) != own;
-    if (differs || record->node_diverged != 0) note_difference(*record);
+    if (differs || record->agreement.node_diverged != 0) mark_diverged(*record);
   }
 };
 
@@ -214,7 +214,7 @@ struct note_received {
     std::uint64_t received = has_word_of_codes ? as_word(*scale_in(messages + scale_bytes, 0)) : 0;
     for (std::uint64_t i = 0; i < 4 && i < count; ++i)
       received = hash_with(received, as_word(*scale_in(messages + i * (count - 1) / 3 * message_bytes, 0)));
-    record->received = received;
+    record->agreement.received_hash = received;
   }
 };
 

@@ -57,18 +57,18 @@ class comparison {
   /// exchanged.
   /// @param tile_offsets  [tiles + 1] as payload_view::tile_offsets
   template <class Context, class Selection>
-  void note_selection(Context& context, const Selection& selection, std::span<std::uint64_t> tile_offsets) const {
+  void hash_selection(Context& context, const Selection& selection, std::span<std::uint64_t> tile_offsets) const {
     if (!compares_exchange_) return;
     auto model = context.view();
     model.skip = nullptr;
     context.executor.run(fingerprint_of_unselected{}, model, payload_view{.tile_offsets = tile_offsets.data()},
                          selection, context.all_tiles(), context.sums());
-    note_selection_sum(context);
+    keep_selection(context);
   }
 
   /// Adds a hash of the received payload, which must be equal on all ranks, to the fingerprint of the next step, if a comparison
   /// is due.
-  void note_payload(optimizer_core& core, const payload_view& payload) const;
+  void hash_payload(optimizer_core& core, const payload_view& payload) const;
 
   /// Checks the result of comparisons after the exchange of a step.
   /// @throws rank_mismatch_error, on every rank, if ranks differ and this is known without waiting
@@ -80,18 +80,20 @@ class comparison {
   /// State or parameters may be replaced on some ranks: ranks compare before the next step.
   void compare_next() noexcept;
   /// All ranks have been given the same parameters since the last step.
-  void note_equal_parameters() noexcept { has_equal_parameters_ = true; }
+  void set_equal_parameters() noexcept { has_equal_parameters_ = true; }
 
   /// Ranks may take steps again.
-  void forget_difference(optimizer_core& core);
+  /// @param is_other_run  a state has been restored
+  void forget_difference(optimizer_core& core, bool is_other_run = false);
 
  private:
   bool is_due(std::uint64_t next) const noexcept { return every_ > 0 && ended_ + 1 >= next; }
   bool must_be_equal(const equality& are_equal) const { return begins_with_equal_parameters_ || are_equal(); }
   bool has_been_seen(optimizer_core& core);
   void require_alike(optimizer_core& core, comparing_call call, const equality& are_equal);
-  void note_sum(const optimizer_core& core, const model_pass& fingerprint, bool only_in_node = false) const;
-  void note_selection_sum(const optimizer_core& core) const;
+  void hash_parameters(const optimizer_core& core, const model_pass& fingerprint,
+                       hashed_values kept_as = hashed_values::parameters) const;
+  void keep_selection(const optimizer_core& core) const;
   [[noreturn]] void throw_difference(optimizer_core& core, comparing_call call, const equality& are_equal);
 
   std::uint64_t every_;

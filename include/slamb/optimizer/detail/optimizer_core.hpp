@@ -205,12 +205,12 @@ class optimizer_core {
   std::span<const double> results_of_tiles(std::size_t results, std::vector<double>& copy) const;
   void upload_tensors();
   void upload_gradients(std::vector<segment> changed, std::size_t first, std::size_t count);
-  void note_given();
+  void hash_runtime_options();
   std::uint64_t hash_of_options() const;
 
   std::vector<std::pair<const char*, double>> coefficients_;
   std::uint64_t constructed_with_ = 0;
-  std::uint64_t given_ = 0;
+  std::uint64_t runtime_options_hash_ = 0;
   region<segment> segments_;
   region<tile> tiles_;
   region<std::size_t> first_tile_;

@@ -28,17 +28,17 @@ SLAMB_DECL void comparison::compare_before_step(optimizer_core& core, const equa
     if (core.read(&core.record()->skip) == 0)
       is_first_ = false;  // else a rank has no usable rate, and the step will not happen
   } else if (is_due(next_) && anchor_ == nullptr && must_be_equal(are_equal)) {
-    note_sum(core, fingerprint_of_parameters{});
+    hash_parameters(core, fingerprint_of_parameters{});
     next_ = next_in_node_ = ended_ + 1 + every_;
   } else if (is_due(next_in_node_) && core.ranks.local_size() > 1) {
-    note_sum(core, fingerprint_of_parameters{}, true);
+    hash_parameters(core, fingerprint_of_parameters{}, hashed_values::parameters_in_node);
     next_in_node_ = ended_ + 1 + every_;
   }
 }
 
 SLAMB_DECL void comparison::compare_anchor(const optimizer_core& core) {
   if (anchor_ == nullptr || !core.has_peers() || !is_due(next_)) return;
-  note_sum(core, fingerprint_of_anchor{});
+  hash_parameters(core, fingerprint_of_anchor{});
   next_ = ended_ + 1 + every_;
 }
 
@@ -56,16 +56,17 @@ SLAMB_DECL void comparison::require_same_root(optimizer_core& core, int root) co
   facts.require(host_ranks(core.ranks.wrapped(), core.on()).all());
 }
 
-SLAMB_DECL void comparison::note_payload(optimizer_core& core, const payload_view& payload) const {
+SLAMB_DECL void comparison::hash_payload(optimizer_core& core, const payload_view& payload) const {
   if (!compares_exchange_) return;
   core.on().clear(std::as_writable_bytes(core.sum_of_each_tile()));  // a pass over payloads adds to them
   core.on().hash_payload(core.whole_view(), payload, core.all_tiles(), core.sums());
   core.on().add_up(core.sum_of_each_tile(), core.sums());
-  core.on().invoke({::slamb::detail::note_payload{core.record(), core.sums()}});
+  core.on().invoke({keep_hash{core.record(), hashed_values::payload, core.sums()}});
 }
 
 SLAMB_DECL void comparison::require_not_diverged(optimizer_core& core, const equality& are_equal) {
-  if (core.is_synchronous() && core.record()->diverged != 0) throw_difference(core, comparing_call::step, are_equal);
+  if (core.is_synchronous() && core.record()->agreement.diverged != 0)
+    throw_difference(core, comparing_call::step, are_equal);
 }
 
 SLAMB_DECL void comparison::end_step(bool is_captured) noexcept {
@@ -84,12 +85,8 @@ SLAMB_DECL void comparison::compare_next() noexcept {
   next_ = next_in_node_ = every_;
 }
 
-SLAMB_DECL void comparison::forget_difference(optimizer_core& core) {
-  core.on().write(&core.record()->diverged, std::uint32_t{0});
-  core.on().write(&core.record()->node_diverged, std::uint32_t{0});
-  for (std::uint64_t* const step :
-       {&core.record()->parameters_before, &core.record()->of_node_before, &core.record()->selected_in})
-    core.on().write(step, std::uint64_t{0});
+SLAMB_DECL void comparison::forget_difference(optimizer_core& core, bool is_other_run) {
+  core.on().invoke({::slamb::detail::forget_difference{core.record(), is_other_run}});
   is_asked_ = false;
 }
 
@@ -105,9 +102,9 @@ SLAMB_DECL bool comparison::has_been_seen(optimizer_core& core) {
     if (late_->finish(core.ranks) != 0) return true;
   }
   if (late_ == nullptr) late_ = core.on().make_late_flag();
-  if (late_ == nullptr) return core.read(&core.record()->diverged) != 0;
+  if (late_ == nullptr) return core.read(&core.record()->agreement.diverged) != 0;
   core.on().invoke({save_diverged{core.record()}});
-  late_->start(&core.record()->saved_diverged);
+  late_->start(&core.record()->agreement.saved_diverged);
   is_asked_ = true;
   return false;
 }
@@ -119,14 +116,14 @@ SLAMB_DECL void comparison::require_alike(optimizer_core& core, comparing_call c
   const bool looks_at_parameters = call == comparing_call::compare_ranks || (is_step && every_ > 0);
   const bool has_equal_parameters = must_be_equal(are_equal);
   if (has_equal_parameters && looks_at_parameters)
-    note_sum(core, fingerprint_of_parameters{});
+    hash_parameters(core, fingerprint_of_parameters{});
   else if (anchor_ != nullptr && looks_at_parameters)
-    note_sum(core, fingerprint_of_anchor{});
+    hash_parameters(core, fingerprint_of_anchor{});
   else
-    core.on().invoke(
-        {note_word{core.record(), 2 * static_cast<std::uint64_t>(call) + (has_equal_parameters ? 1U : 0U)}});
+    core.on().invoke({keep_hash{core.record(), hashed_values::parameters, nullptr,
+                                2 * static_cast<std::uint64_t>(call) + (has_equal_parameters ? 1U : 0U)}});
   if (!has_equal_parameters && looks_at_parameters && core.ranks.local_size() > 1)
-    note_sum(core, fingerprint_of_parameters{}, true);
+    hash_parameters(core, fingerprint_of_parameters{}, hashed_values::parameters_in_node);
   if (is_step)
     core.begin_step();
   else
@@ -146,21 +143,21 @@ SLAMB_DECL void comparison::require_alike(optimizer_core& core, comparing_call c
     ranks.all_reduce_sum_with_header(header, header.size(), stream);
     core.on().invoke({read_sum_header{core.record(), header.data(), ranks.size()}});
   }
-  if (core.read(&core.record()->diverged) != 0) throw_difference(core, call, are_equal);
+  if (core.read(&core.record()->agreement.diverged) != 0) throw_difference(core, call, are_equal);
 }
 
-SLAMB_DECL void comparison::note_sum(const optimizer_core& core, const model_pass& fingerprint,
-                                     bool only_in_node) const {
+SLAMB_DECL void comparison::hash_parameters(const optimizer_core& core, const model_pass& fingerprint,
+                                            hashed_values kept_as) const {
   any_view model = core.unskipped_view();
   model.compared = anchor_;
   core.on().run(fingerprint, model, core.all_tiles(), core.sums());
   core.on().add_up(core.sum_of_each_tile(), core.sums());
-  core.on().invoke({note_parameters{core.record(), core.sums(), only_in_node}});
+  core.on().invoke({keep_hash{core.record(), kept_as, core.sums()}});
 }
 
-SLAMB_DECL void comparison::note_selection_sum(const optimizer_core& core) const {
+SLAMB_DECL void comparison::keep_selection(const optimizer_core& core) const {
   core.on().add_up(core.sum_of_each_tile(), core.sums());
-  core.on().invoke({::slamb::detail::note_selection{core.record(), core.sums()}});
+  core.on().invoke({keep_hash{core.record(), hashed_values::selection, core.sums()}});
 }
 
 // Ranks differ: finds the difference, and throws. They compare again before the next step.

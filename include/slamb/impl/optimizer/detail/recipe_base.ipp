@@ -54,7 +54,7 @@ SLAMB_DECL void recipe_base::synchronize_parameters() {
   core_->compared.compare_in_call(*core_, comparing_call::synchronize_parameters, are_equal());
   average();
   go_on_from_average();
-  if (!core_->is_captured()) core_->compared.note_equal_parameters();
+  if (!core_->is_captured()) core_->compared.set_equal_parameters();
 }
 
 SLAMB_DECL void recipe_base::broadcast_parameters(int root) {
