@@ -7,11 +7,9 @@
 #endif
 
 #include "slamb/impl/core/detail/collectives.ipp"
-#include "slamb/impl/detail/exchange/consistency.ipp"
 #include "slamb/impl/detail/pass/arena.ipp"
 #include "slamb/impl/detail/pass/layout.ipp"
-#include "slamb/impl/detail/ranks/consistency_check.ipp"
-#include "slamb/impl/detail/ranks/rank_table.ipp"
+#include "slamb/impl/detail/ranks/agreement.ipp"
 #include "slamb/impl/detail/state/saved_state.ipp"
 #include "slamb/impl/detail/state/state_bytes.ipp"
 #include "slamb/impl/optimizer/detail/learning_rates.ipp"

@@ -184,8 +184,8 @@ class slamb_recipe final
   void begin() override {
     exchanges_parameters_ = exchanges_parameters_now();
     parameters_.begin(context_);
-    context_.compared.set_anchor(parameters_.anchor(context_));
-    context_.compared.compare_anchor(context_);
+    context_.agreement.set_anchor(parameters_.anchor(context_));
+    context_.agreement.compare_anchor(context_);
     context_.template begin_step<TrustRatio>(options_, 1.0, {},
                                              selector_.finds(sparsifier_of(options_.compressor), context_));
     if constexpr (!data_dependent_sparsifier<sparsifier_type>) select();
@@ -221,7 +221,7 @@ class slamb_recipe final
                             context_.all_tiles());
     }
     if constexpr (!capability::chained<Compressor>)  // a chain's ranks have added their own compression errors
-      context_.compared.hash_payload(context_, payload());
+      context_.agreement.hash_payload(context_, payload());
     if (context_.end_step() && exchanges_parameters_) exchange_parameters();
   }
 

@@ -191,7 +191,7 @@ std::span<float> scan_payload_offsets(Context& context, const Selection& selecti
   if constexpr (!Context::executor_type::is_synchronous && payload_is_constant<Sparsifier>) {
     context.executor.scan_payload_offsets_in(context.view(), selection, tile_offsets, capacity.size(),
                                              &context.record()->skip);
-    context.compared.hash_selection(context, selection, tile_offsets);
+    context.agreement.hash_selection(context, selection, tile_offsets);
     return capacity;
   }
   const std::uint64_t size =
@@ -199,7 +199,7 @@ std::span<float> scan_payload_offsets(Context& context, const Selection& selecti
   if (size > capacity.size())
     throw error("slamb: the compressor selected " + std::to_string(size) + " elements, but said that at most " +
                 std::to_string(capacity.size()) + " are selected at any step");
-  context.compared.hash_selection(context, selection, tile_offsets);
+  context.agreement.hash_selection(context, selection, tile_offsets);
   const std::span<float> sent = capacity.first(std::max<std::uint64_t>(size, 1));
   if (size == 0) context.executor.write(sent.data(), 0.0F);
   return sent;

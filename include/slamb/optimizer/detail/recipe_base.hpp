@@ -102,7 +102,7 @@ class recipe_base : public recipe {
   optimizer_core& core() const noexcept { return *core_; }
 
  private:
-  comparison::equality are_equal();
+  rank_agreement::equality are_equal();
   state_owner owner() const;
   void visit_all(const state_visitor& part);
   void require_usable(const char* call) const;

@@ -1,5 +1,5 @@
 // The error that names the difference between ranks, after their fingerprints have shown that there is one. A part of
-// comparison.ipp.
+// rank_agreement.ipp.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,11 @@
 
 #include "slamb/core/detail/hash.hpp"
 #include "slamb/core/error.hpp"
-#include "slamb/detail/exchange/consistency.hpp"
 #include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/step_state.hpp"
-#include "slamb/detail/ranks/consistency_check.hpp"
-#include "slamb/optimizer/detail/comparison.hpp"
+#include "slamb/detail/ranks/agreement.hpp"
 #include "slamb/optimizer/detail/optimizer_core.hpp"
+#include "slamb/optimizer/detail/rank_agreement.hpp"
 
 namespace slamb::detail {
 

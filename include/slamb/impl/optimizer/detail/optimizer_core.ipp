@@ -8,21 +8,21 @@
 #include "slamb/core/detail/hash.hpp"
 #include "slamb/core/detail/sentence.hpp"
 #include "slamb/core/error.hpp"
-#include "slamb/detail/exchange/consistency.hpp"
 #include "slamb/optimizer/detail/optimizer_core.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
+#include "slamb/optimizer/detail/rank_agreement.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
 
 #include "slamb/impl/detail/exchange/norms.ipp"
 #include "slamb/impl/detail/exchange/summable.ipp"
-#include "slamb/impl/optimizer/detail/comparison.ipp"
 #include "slamb/impl/optimizer/detail/dense_gradient.ipp"
 #include "slamb/impl/optimizer/detail/masters_of_model.ipp"
 #include "slamb/impl/optimizer/detail/moment_scales.ipp"
 #include "slamb/impl/optimizer/detail/node_reduction.ipp"
 #include "slamb/impl/optimizer/detail/overlap.ipp"
 #include "slamb/impl/optimizer/detail/parameter_average.ipp"
+#include "slamb/impl/optimizer/detail/rank_agreement.ipp"
 
 namespace slamb::detail {
 
@@ -32,12 +32,12 @@ SLAMB_DECL optimizer_core::optimizer_core(std::unique_ptr<machine> on, layout&& 
       tensors(std::move(model)),
       ranks(std::move(communicator)),
       rates(tensors),
-      compared(compare_every) {
+      agreement(compare_every) {
   require_rank(ranks.rank(), ranks.size());
   rates.plan(memory);
   scalars_ = memory.plan<adam_scalars>("scalars", 1);
   record_ = memory.plan<step_record>("scalars", 1);
-  compared.plan(*this);
+  agreement.plan(*this);
   masters.plan(*this);
 }
 
@@ -86,8 +86,8 @@ SLAMB_DECL void optimizer_core::allocate(consistency_check facts, byte_collectiv
 SLAMB_DECL void optimizer_core::replace_parameters(function_ref<void(std::span<float>)> replace) {
   masters.reload(*this);
   if (!has_peers()) return;
-  compared.forget_difference(*this);
-  compared.compare_next();  // also if it fails on some ranks
+  agreement.forget_difference(*this);
+  agreement.compare_next();  // also if it fails on some ranks
   constexpr std::uint64_t largest = 1U << 20U;
   arena room;
   const region<float> buffer =
@@ -96,7 +96,7 @@ SLAMB_DECL void optimizer_core::replace_parameters(function_ref<void(std::span<f
   on_->invoke({::slamb::detail::begin_step{record(), 1.0}});  // a step that failed may have been skipped before
   replace(room.view(buffer));
   on_->wait(ranks);
-  compared.set_equal_parameters();
+  agreement.set_equal_parameters();
 }
 
 SLAMB_DECL void optimizer_core::begin_step(double gradient_scale) const {
@@ -110,7 +110,7 @@ SLAMB_DECL void optimizer_core::begin_step(double gradient_scale) const {
 SLAMB_DECL bool optimizer_core::end_step() {
   const bool taken = !is_skipped_on_host();
   on_->invoke({::slamb::detail::end_step{record(), scaling.found_inf}});
-  compared.end_step(is_captured());
+  agreement.end_step(is_captured());
   is_captured() ? count_.invalidate() : count_.add_pending();
   if (is_synchronous()) count_.set(steps());
   return taken;
@@ -118,7 +118,7 @@ SLAMB_DECL bool optimizer_core::end_step() {
 
 SLAMB_DECL void optimizer_core::end_taken_step() {
   on_->invoke({::slamb::detail::end_step{record(), scaling.found_inf}});
-  compared.end_step(is_captured());
+  agreement.end_step(is_captured());
   is_captured() ? count_.invalidate() : count_.add_taken();
 }
 
@@ -259,13 +259,13 @@ SLAMB_DECL void optimizer_core::set_steps(std::uint64_t taken) {
 }
 
 SLAMB_DECL void optimizer_core::start_from_saved() {
-  compared.forget_difference(*this, true);
+  agreement.forget_difference(*this, true);
   on_->invoke({::slamb::detail::begin_step{record(), 1.0}});
   on_->write(&record()->has_norm, std::uint32_t{0});
   first_taken_ = steps();
   bound_ = {};
   count_.set(first_taken_);
-  compared.compare_next();
+  agreement.compare_next();
 }
 
 SLAMB_DECL void optimizer_core::enter_phase(std::string_view name) {

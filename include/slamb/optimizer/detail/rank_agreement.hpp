@@ -1,21 +1,92 @@
-// The comparisons by which ranks notice that they have diverged, and the schedule of these comparisons.
+// When ranks compare themselves, and the error that names their difference. Before the first step they try the collectives that
+// the optimizer will call, and compare options. In steps they compare fingerprints (detail/ranks/agreement.hpp), by a schedule that
+// is the same on all ranks. Spans of a Communicator are in the backend's memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
+#include "slamb/communicator/detail/requirements.hpp"
 #include "slamb/core/config.hpp"
+#include "slamb/core/detail/collectives.hpp"
+#include "slamb/core/detail/function_ref.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/machine.hpp"
 #include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 #include "slamb/detail/pass/step_calls.hpp"
+#include "slamb/detail/ranks/agreement.hpp"
 
 namespace slamb::detail {
 
 class optimizer_core;
+struct probe;
+
+// ------------------------------------------------------------------------------------------------------ before the first step
+
+/// Ranks of a node compare the number of their node and the number of nodes. Then nodes compare their numbers of ranks. Every
+/// rank makes both comparisons, even if the first has failed, because other ranks wait for the second.
+///
+/// @throws rank_mismatch_error, on every rank
+void require_equal_nodes(const summing_ranks& in_node, const summing_ranks& inter_node);
+
+/// Requires that each rank has the same parameters as the first rank of its node. Nodes may differ.
+///
+/// @param of_tensor  [tensors] a hash of this rank's parameters
+/// @throws rank_mismatch_error, on every rank of every node
+void require_equal_in_nodes(std::span<const std::uint64_t> of_tensor, const summing_ranks& in_node,
+                            const summing_ranks& all);
+
+/// @throws std::invalid_argument if rank and size are out of range
+void require_rank(int rank, int size);
+
+/// The collectives of an optimizer's ranks, on values in host memory: they are copied to the backend's memory and back.
+class host_ranks {
+ public:
+  host_ranks(collectives& ranks, const machine& on) noexcept : ranks_(ranks), on_(on) {}
+
+  /// The ranks that all_reduce_sum joins.
+  summing_ranks inter_node() const;
+  /// The ranks that all_reduce_in_node joins.
+  summing_ranks in_node() const;
+  /// All ranks; with nodes, all ranks of all nodes.
+  summing_ranks all() const;
+
+  /// Tries the sums over ranks.
+  /// @throws communicator_error, on every rank, if a result is not the sum
+  void require_sums() const;
+
+  /// Tries the collectives of bytes. A single rank, or node, sends nothing.
+  /// @throws communicator_error, on every rank, if a result has wrong bytes
+  void require_bytes(byte_collectives called) const;
+
+ private:
+  rank_place place() const;
+  // Copies `values` to the backend's memory, calls call(there), and copies the result back.
+  void in_backend(std::span<std::byte> values, function_ref<void(std::span<std::byte>)> call) const;
+  // The same for floats. The result refers to this object's ranks and machine.
+  std::function<void(std::span<float>)> sum_by(void (*sum)(collectives&, std::span<float>, any_stream)) const;
+  // Makes the call of a probe, whose memory is the backend's.
+  void make(const probe& p, std::span<std::byte> memory) const;
+  void require_right_results(const std::vector<probe>& calls) const;
+
+  collectives& ranks_;
+  const machine& on_;
+};
+
+/// Tries the collectives and compares options. Sums come first, because options are compared by them; other collectives come
+/// last, once it is certain that all ranks call the same. With nodes, for all ranks of all nodes.
+///
+/// @throws rank_mismatch_error, on every rank, if ranks differ in options or tensors; communicator_error, on every rank, if a
+///         collective gives other values than it should, or fails
+void require_consistent_ranks(const consistency_check& facts, collectives& ranks, const machine& on,
+                              byte_collectives called = {});
+
+// ------------------------------------------------------------------------------------------------------------------ in steps
 
 /// The calls in which ranks compare themselves.
 enum class comparing_call : std::uint8_t { step, synchronize_parameters, with_averaged_parameters, compare_ranks };
@@ -25,13 +96,13 @@ enum class comparing_call : std::uint8_t { step, synchronize_parameters, with_av
 /// Later the fingerprints travel with the payloads.
 ///
 /// It counts ended steps, taken or skipped. All ranks end the same steps, so all compare in the same steps.
-class comparison {
+class rank_agreement {
  public:
   /// Returns true if all ranks must have the same parameters now. Called only if it is needed.
   using equality = std::function<bool()>;
 
   /// @param every  steps between comparisons of parameters, masks and received payloads; 0: steps compare none of these
-  explicit comparison(std::uint64_t every) noexcept : every_(every), next_(every), next_in_node_(every) {}
+  explicit rank_agreement(std::uint64_t every) noexcept : every_(every), next_(every), next_in_node_(every) {}
 
   void plan(optimizer_core& core);
 
