@@ -137,7 +137,7 @@ class slamb_recipe final
     context_.executor.upload(std::span<const float>(discount), context_.memory.view(discounts_));
   }
 
-  bool keeps_own_parameters() const noexcept override { return true; }
+  bool replicas_may_differ() const noexcept override { return true; }
   void average() override {
     is_averaging_ = true;
     average_parameters(context_, capacity());
@@ -147,7 +147,7 @@ class slamb_recipe final
   // Parameters may differ after the first step, except in the step after an averaging. This excludes an averaging that has
   // failed, and a step before a state was loaded, because another run may have had another interval. Before differences are
   // exchanged for the first time, parameters must be equal.
-  bool parameters_differ() override {
+  bool replicas_differ() override {
     const auto after_averaging = [this, first = context_.first_taken()](std::uint64_t t) {
       return !parameter_exchange_type::sends_codes && t - 1 > first && !is_averaging_ && options_.local_steps > 0 &&
              interval()(t - 1);

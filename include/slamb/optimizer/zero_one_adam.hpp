@@ -132,12 +132,12 @@ class zero_one_adam_recipe final
   void step(const device_learning_rates& /*rates*/) override { reject_rates("step()"); }
   void begin_step(const device_learning_rates& /*rates*/) override { reject_rates("begin_step()"); }
 
-  bool keeps_own_parameters() const noexcept override { return true; }
+  bool replicas_may_differ() const noexcept override { return true; }
   bool has_anchor() const noexcept override { return is_local_ && exchange_.is_active(context_); }
   void average() override {
-    if (parameters_differ()) average_parameters(context_, context_.floats_of(buffer_));
+    if (replicas_differ()) average_parameters(context_, context_.floats_of(buffer_));
   }
-  bool parameters_differ() override {
+  bool replicas_differ() override {
     settle();
     return steps_.differ();
   }

@@ -108,7 +108,7 @@ class rank_agreement {
 
   /// Compares before a step begins, once its learning rates are set.
   /// @throws rank_mismatch_error, on every rank
-  void compare_before_step(optimizer_core& core, const equality& are_equal);
+  void compare_before_step(optimizer_core& core, const equality& replicas_are_equal);
 
   /// Sets the anchor, which is equal on all ranks when parameters are not.
   /// @param anchor  [state elements] in the backend's memory; null: there is no anchor
@@ -118,7 +118,7 @@ class rank_agreement {
 
   /// Compares in a call between steps, which all ranks make. Waits.
   /// @throws rank_mismatch_error, on every rank
-  void compare_in_call(optimizer_core& core, comparing_call call, const equality& are_equal);
+  void compare_in_call(optimizer_core& core, comparing_call call, const equality& replicas_are_equal);
 
   /// Compares the root of broadcast_parameters().
   /// @throws rank_mismatch_error, on every rank, if ranks name different roots
@@ -143,7 +143,7 @@ class rank_agreement {
 
   /// Checks the result of comparisons after the exchange of a step.
   /// @throws rank_mismatch_error, on every rank, if ranks differ and this is known without waiting
-  void require_not_diverged(optimizer_core& core, const equality& are_equal);
+  void require_not_diverged(optimizer_core& core, const equality& replicas_are_equal);
 
   /// @param is_captured  the step is part of a graph, and may be replayed any number of times
   void end_step(bool is_captured) noexcept;
@@ -159,13 +159,15 @@ class rank_agreement {
 
  private:
   bool is_due(std::uint64_t next) const noexcept { return every_ > 0 && ended_ + 1 >= next; }
-  bool must_be_equal(const equality& are_equal) const { return begins_with_equal_parameters_ || are_equal(); }
+  bool must_be_equal(const equality& replicas_are_equal) const {
+    return begins_with_equal_parameters_ || replicas_are_equal();
+  }
   bool has_been_seen(optimizer_core& core);
-  void require_alike(optimizer_core& core, comparing_call call, const equality& are_equal);
+  void require_alike(optimizer_core& core, comparing_call call, const equality& replicas_are_equal);
   void hash_parameters(const optimizer_core& core, const model_pass& fingerprint,
                        hashed_values kept_as = hashed_values::parameters) const;
   void keep_selection(const optimizer_core& core) const;
-  [[noreturn]] void throw_difference(optimizer_core& core, comparing_call call, const equality& are_equal);
+  [[noreturn]] void throw_difference(optimizer_core& core, comparing_call call, const equality& replicas_are_equal);
 
   std::uint64_t every_;
   std::uint64_t next_;               // the step, counted like `ended_`, from which on equal parameters are compared

@@ -157,18 +157,18 @@ SLAMB_DECL void rank_agreement::plan(optimizer_core& core) {
   header_ = core.memory.plan<float>("scalars", core.has_peers() ? sum_header::floats : 0);
 }
 
-SLAMB_DECL void rank_agreement::compare_before_step(optimizer_core& core, const equality& are_equal) {
+SLAMB_DECL void rank_agreement::compare_before_step(optimizer_core& core, const equality& replicas_are_equal) {
   compares_exchange_ = false;
   begins_with_equal_parameters_ = std::exchange(has_equal_parameters_, false) && knows_all_steps_;
   if (!core.has_peers() || core.is_captured()) return;
-  if (!core.is_synchronous() && has_been_seen(core)) throw_difference(core, comparing_call::step, are_equal);
+  if (!core.is_synchronous() && has_been_seen(core)) throw_difference(core, comparing_call::step, replicas_are_equal);
   if (is_first_) is_in_first_ = true;
   compares_exchange_ = every_ > 0 && (is_in_first_ || (ended_ + 1) % every_ == 0);
   if (is_first_) {
-    require_alike(core, comparing_call::step, are_equal);
+    require_alike(core, comparing_call::step, replicas_are_equal);
     if (core.read(&core.record()->skip) == 0)
       is_first_ = false;  // else a rank has no usable rate, and the step will not happen
-  } else if (is_due(next_) && anchor_ == nullptr && must_be_equal(are_equal)) {
+  } else if (is_due(next_) && anchor_ == nullptr && must_be_equal(replicas_are_equal)) {
     hash_parameters(core, fingerprint_of_parameters{});
     next_ = next_in_node_ = ended_ + 1 + every_;
   } else if (is_due(next_in_node_) && core.ranks.local_size() > 1) {
@@ -183,10 +183,11 @@ SLAMB_DECL void rank_agreement::compare_anchor(const optimizer_core& core) {
   next_ = ended_ + 1 + every_;
 }
 
-SLAMB_DECL void rank_agreement::compare_in_call(optimizer_core& core, comparing_call call, const equality& are_equal) {
+SLAMB_DECL void rank_agreement::compare_in_call(optimizer_core& core, comparing_call call,
+                                                const equality& replicas_are_equal) {
   if (!core.has_peers() || core.is_captured()) return;
   begins_with_equal_parameters_ = has_equal_parameters_ && knows_all_steps_;
-  require_alike(core, call, are_equal);  // also tells other ranks of a difference that a device has found
+  require_alike(core, call, replicas_are_equal);  // also tells other ranks of a difference that a device has found
 }
 
 SLAMB_DECL void rank_agreement::require_same_root(optimizer_core& core, int root) const {
@@ -205,9 +206,9 @@ SLAMB_DECL void rank_agreement::hash_payload(optimizer_core& core, const payload
   core.on().invoke({keep_hash{core.record(), hashed_values::payload, core.sums()}});
 }
 
-SLAMB_DECL void rank_agreement::require_not_diverged(optimizer_core& core, const equality& are_equal) {
+SLAMB_DECL void rank_agreement::require_not_diverged(optimizer_core& core, const equality& replicas_are_equal) {
   if (core.is_synchronous() && core.record()->agreement.diverged != 0)
-    throw_difference(core, comparing_call::step, are_equal);
+    throw_difference(core, comparing_call::step, replicas_are_equal);
 }
 
 SLAMB_DECL void rank_agreement::end_step(bool is_captured) noexcept {
@@ -252,10 +253,11 @@ SLAMB_DECL bool rank_agreement::has_been_seen(optimizer_core& core) {
 
 // Sums fingerprints alone, headers without a payload. Waits.
 // @throws rank_mismatch_error, on every rank
-SLAMB_DECL void rank_agreement::require_alike(optimizer_core& core, comparing_call call, const equality& are_equal) {
+SLAMB_DECL void rank_agreement::require_alike(optimizer_core& core, comparing_call call,
+                                              const equality& replicas_are_equal) {
   const bool is_step = call == comparing_call::step;
   const bool looks_at_parameters = call == comparing_call::compare_ranks || (is_step && every_ > 0);
-  const bool has_equal_parameters = must_be_equal(are_equal);
+  const bool has_equal_parameters = must_be_equal(replicas_are_equal);
   if (has_equal_parameters && looks_at_parameters)
     hash_parameters(core, fingerprint_of_parameters{});
   else if (anchor_ != nullptr && looks_at_parameters)
@@ -284,7 +286,7 @@ SLAMB_DECL void rank_agreement::require_alike(optimizer_core& core, comparing_ca
     ranks.all_reduce_sum_with_header(header, header.size(), stream);
     core.on().invoke({read_sum_header{core.record(), header.data(), ranks.size()}});
   }
-  if (core.read(&core.record()->agreement.diverged) != 0) throw_difference(core, call, are_equal);
+  if (core.read(&core.record()->agreement.diverged) != 0) throw_difference(core, call, replicas_are_equal);
 }
 
 SLAMB_DECL void rank_agreement::hash_parameters(const optimizer_core& core, const model_pass& fingerprint,
@@ -302,8 +304,9 @@ SLAMB_DECL void rank_agreement::keep_selection(const optimizer_core& core) const
 }
 
 // Ranks differ: finds the difference, and throws. They compare again before the next step.
-SLAMB_DECL void rank_agreement::throw_difference(optimizer_core& core, comparing_call call, const equality& are_equal) {
-  const difference_of_ranks difference(core, call, must_be_equal(are_equal), anchor_);
+SLAMB_DECL void rank_agreement::throw_difference(optimizer_core& core, comparing_call call,
+                                                 const equality& replicas_are_equal) {
+  const difference_of_ranks difference(core, call, must_be_equal(replicas_are_equal), anchor_);
   forget_difference(core);
   float* const anchor = anchor_;
   compare_next();

@@ -49,9 +49,9 @@ SLAMB_DECL void recipe_base::finish_step() {
 
 SLAMB_DECL void recipe_base::synchronize_parameters() {
   require_usable("synchronize_parameters()");
-  if (!keeps_own_parameters()) return;
+  if (!replicas_may_differ()) return;
   core_->overlap.require_closed("synchronize_parameters()");
-  core_->agreement.compare_in_call(*core_, comparing_call::synchronize_parameters, are_equal());
+  core_->agreement.compare_in_call(*core_, comparing_call::synchronize_parameters, replicas_are_equal());
   average();
   go_on_from_average();
   if (!core_->is_captured()) core_->agreement.set_equal_parameters();
@@ -72,7 +72,7 @@ SLAMB_DECL void recipe_base::broadcast_parameters(int root) {
 SLAMB_DECL void recipe_base::compare_ranks() {
   require_ready("compare_ranks()");
   core_->require_no_capture("compare_ranks() waits for the device's work");
-  core_->agreement.compare_in_call(*core_, comparing_call::compare_ranks, are_equal());
+  core_->agreement.compare_in_call(*core_, comparing_call::compare_ranks, replicas_are_equal());
 }
 
 SLAMB_DECL void recipe_base::with_averaged_parameters(const std::function<void()>& evaluate) {
@@ -81,9 +81,9 @@ SLAMB_DECL void recipe_base::with_averaged_parameters(const std::function<void()
     throw std::logic_error(
         "slamb: with_averaged_parameters() was called while steps are captured into a graph; call it when the capture "
         "has ended");
-  if (!keeps_own_parameters()) return evaluate();
-  core_->agreement.compare_in_call(*core_, comparing_call::with_averaged_parameters, are_equal());
-  if (!parameters_differ()) return evaluate();
+  if (!replicas_may_differ()) return evaluate();
+  core_->agreement.compare_in_call(*core_, comparing_call::with_averaged_parameters, replicas_are_equal());
+  if (!replicas_differ()) return evaluate();
   evaluate_on_average(
       *core_, [this] { average(); }, evaluate);
 }
@@ -170,9 +170,9 @@ SLAMB_DECL void recipe_base::set_gradients(std::span<const parameter::gradient_p
   core_->set_gradients(gradients);
 }
 
-// `!parameters_differ()`, as a function that is called only if it is needed.
-SLAMB_DECL rank_agreement::equality recipe_base::are_equal() {
-  return [this] { return !parameters_differ(); };
+// `!replicas_differ()`, as a function that is called only if it is needed.
+SLAMB_DECL rank_agreement::equality recipe_base::replicas_are_equal() {
+  return [this] { return !replicas_differ(); };
 }
 
 SLAMB_DECL state_owner recipe_base::owner() const { return {core_->ranks.rank(), core_->ranks.size(), core_->ranks}; }
@@ -203,7 +203,7 @@ SLAMB_DECL void recipe_base::require_ready(const char* call) const {
 
 SLAMB_DECL void recipe_base::take_step() {
   core_->masters.reload_before_step(*core_);
-  core_->agreement.compare_before_step(*core_, are_equal());
+  core_->agreement.compare_before_step(*core_, replicas_are_equal());
   begin();
   exchange_rest_and_finish();
 }
@@ -212,7 +212,7 @@ SLAMB_DECL void recipe_base::open_step() {
   core_->overlap.open(core_->tensors, bucket_bytes_, core_->on(), core_->ranks);
   close_if_it_throws([this] {
     core_->masters.reload_before_step(*core_);
-    core_->agreement.compare_before_step(*core_, are_equal());
+    core_->agreement.compare_before_step(*core_, replicas_are_equal());
     begin();
   });
 }
@@ -220,10 +220,10 @@ SLAMB_DECL void recipe_base::open_step() {
 SLAMB_DECL void recipe_base::exchange_rest_and_finish() {
   core_->read_overflow();
   core_->local.reduce(*core_);
-  core_->agreement.require_not_diverged(*core_, are_equal());  // known already if there is one node
+  core_->agreement.require_not_diverged(*core_, replicas_are_equal());  // known already if there is one node
   exchange(core_->overlap.rest(core_->tensors));
   finish();
-  core_->agreement.require_not_diverged(*core_, are_equal());
+  core_->agreement.require_not_diverged(*core_, replicas_are_equal());
 }
 
 SLAMB_DECL void recipe_base::exchange_ready() {
