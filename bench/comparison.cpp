@@ -46,7 +46,8 @@ result time_of_header(benchmark::State& state, workbench& at) {
     slamb::detail::read_sum_header{&record, sum.data(), 2, payload}();
     slamb::detail::end_step{&record}();
   });
-  if (record.diverged != 0 || record.taken == 0) throw std::runtime_error("ranks with the same fingerprint differ");
+  if (record.agreement.diverged != 0 || record.taken == 0)
+    throw std::runtime_error("ranks with the same fingerprint differ");
   return r;
 }
 

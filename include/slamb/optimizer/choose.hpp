@@ -18,12 +18,12 @@
 #include "slamb/core/parameter.hpp"
 #include "slamb/core/real.hpp"
 #include "slamb/core/statistics.hpp"
-#include "slamb/detail/exchange/consistency.hpp"
 #include "slamb/detail/pass/layout.hpp"
-#include "slamb/detail/ranks/consistency_check.hpp"
+#include "slamb/detail/ranks/agreement.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/learning_rates.hpp"
 #include "slamb/optimizer/detail/optimizer_context.hpp"
+#include "slamb/optimizer/detail/rank_agreement.hpp"
 #include "slamb/optimizer/detail/trial.hpp"
 
 namespace slamb {

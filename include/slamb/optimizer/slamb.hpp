@@ -127,7 +127,7 @@ class slamb_recipe final
     exchange_.start(context_);
   }
 
-  bool keeps_own_parameters() const noexcept override { return true; }
+  bool replicas_may_differ() const noexcept override { return true; }
   void average() override {
     is_averaging_ = true;
     average_parameters(context_, exchange_.buffer(context_));
@@ -137,7 +137,7 @@ class slamb_recipe final
   // Parameters may differ after the first step, except in the step after an averaging. This excludes an averaging that has
   // failed, and a step before a state was loaded, because another run may have had another interval. Before differences are
   // exchanged for the first time, parameters must be equal.
-  bool parameters_differ() override {
+  bool replicas_differ() override {
     const auto after_averaging = [this, first = context_.first_taken()](std::uint64_t t) {
       return !outer_step_type::sends_codes && t - 1 > first && !is_averaging_ && options_.local_steps > 0 &&
              interval()(t - 1);
@@ -170,8 +170,8 @@ class slamb_recipe final
   void begin() override {
     takes_outer_step_ = takes_outer_step_now();
     outer_.begin(context_);
-    context_.compared.set_anchor(outer_.anchor(context_));
-    context_.compared.compare_anchor(context_);
+    context_.agreement.set_anchor(outer_.anchor(context_));
+    context_.agreement.compare_anchor(context_);
     context_.template begin_step<TrustRatio>(options_, 1.0, {}, exchange_.starts(context_));
     if constexpr (!exchange_type::selects_by_value) select();
   }

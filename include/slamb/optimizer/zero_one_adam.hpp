@@ -132,12 +132,12 @@ class zero_one_adam_recipe final
   void step(const device_learning_rates& /*rates*/) override { reject_rates("step()"); }
   void begin_step(const device_learning_rates& /*rates*/) override { reject_rates("begin_step()"); }
 
-  bool keeps_own_parameters() const noexcept override { return true; }
+  bool replicas_may_differ() const noexcept override { return true; }
   bool has_anchor() const noexcept override { return is_local_ && exchange_.is_active(context_); }
   void average() override {
-    if (parameters_differ()) average_parameters(context_, context_.floats_of(buffer_));
+    if (replicas_differ()) average_parameters(context_, context_.floats_of(buffer_));
   }
-  bool parameters_differ() override {
+  bool replicas_differ() override {
     settle();
     return steps_.differ();
   }
@@ -202,7 +202,7 @@ class zero_one_adam_recipe final
     kind_ = kind_at(tau_);
     if (late_found_at_ == 0 && kind_ != kind_of_step::dense_gradient) find_late_elements();
     tell_anchor();
-    if (kind_ == kind_of_step::quantized_update) context_.compared.compare_anchor(context_);
+    if (kind_ == kind_of_step::quantized_update) context_.agreement.compare_anchor(context_);
     const double scale = kind_ == kind_of_step::dense_gradient ? dense_.scale(context_) : 1.0;
     context_.template begin_step<unit_trust_ratio>(options_, scale, variance(kind_ == kind_of_step::dense_gradient),
                                                    exchange_.starts(context_, buffer()));
@@ -358,7 +358,7 @@ class zero_one_adam_recipe final
   auto view() const noexcept { return local_.over(base::view(), context_.memory); }
 
   // Gives the anchor to the comparison of ranks.
-  void tell_anchor() { context_.compared.set_anchor(has_anchor() ? view().anchor : nullptr); }
+  void tell_anchor() { context_.agreement.set_anchor(has_anchor() ? view().anchor : nullptr); }
 
   // Continues from parameters that are equal on all ranks.
   void go_on_from_replaced() override {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "slamb/detail/pass/memory_traffic.hpp"
-#include "slamb/optimizer/detail/sparse_gradient.hpp"
 #include "slamb/optimizer/detail/quantized_gradient.hpp"
+#include "slamb/optimizer/detail/sparse_gradient.hpp"
 #include "slamb/optimizer/lamb.hpp"
 #include "slamb/plan/detail/payload.hpp"
 #include "slamb/plan/traffic.hpp"

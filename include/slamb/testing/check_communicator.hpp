@@ -29,8 +29,8 @@
 #include "slamb/core/error.hpp"
 #include "slamb/core/statistics.hpp"
 #include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/ranks/agreement.hpp"
 #include "slamb/detail/ranks/probe.hpp"
-#include "slamb/detail/ranks/rank_table.hpp"
 
 namespace slamb {
 

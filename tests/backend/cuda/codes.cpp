@@ -290,7 +290,7 @@ TEST_CASE("messages: a message's header has the rank's fingerprint, and a finger
     std::vector<std::uint64_t> messages(count * words, 5U);
     auto* const bytes = reinterpret_cast<std::byte*>(messages.data());
     slamb::detail::step_record record;
-    record.history = 0x0123456789ABCDEFU;
+    record.agreement.step_hash = 0x0123456789ABCDEFU;
     const std::uint64_t own = slamb::detail::fingerprint_of(record);
     const emulator on(3);
     const auto invoke = [&](const auto& function) {
@@ -303,16 +303,16 @@ TEST_CASE("messages: a message's header has the rank's fingerprint, and a finger
     const slamb::detail::compare_fingerprints compare{&record, bytes, message, count};
     invoke(compare);
     CHECK(record.skip == 0);
-    CHECK(record.diverged == 0);
+    CHECK(record.agreement.diverged == 0);
     for (std::uint64_t place = 0; place < count; ++place) {
       const std::uint64_t kept = std::exchange(messages[words * place + 1], own ^ (1U << 31U));
       invoke(compare);
       CHECK(record.skip == 1);
-      CHECK(record.diverged == 1);
-      CHECK(record.diverged_fingerprint == own);
+      CHECK(record.agreement.diverged == 1);
+      CHECK(record.agreement.diverged_fingerprint == own);
       messages[words * place + 1] = kept;
-      record.skip = record.diverged = 0;
-      record.diverged_fingerprint = 0;
+      record.skip = record.agreement.diverged = 0;
+      record.agreement.diverged_fingerprint = 0;
     }
   }
 }

@@ -169,7 +169,7 @@ class sparse_exchange {
   /// Adds what this rank has received to the fingerprint of the next step, if a comparison is due. Not the codes of a chain, whose
   /// ranks have added their own compression errors.
   void compare_received(Context& context) const {
-    if constexpr (!is_quantized) context.compared.note_payload(context, payload(context));
+    if constexpr (!is_quantized) context.agreement.hash_payload(context, payload(context));
   }
 
   Compressor& compressor() noexcept { return compressor_; }
@@ -193,7 +193,7 @@ class sparse_exchange {
     if constexpr (!Context::executor_type::is_synchronous && payload_is_constant<sparsifier_type>) {
       context.executor.scan_payload_offsets_in(context.view(), *selection_, tile_offsets, capacity.size(),
                                                &context.record()->skip);
-      context.compared.note_selection(context, *selection_, tile_offsets);
+      context.agreement.hash_selection(context, *selection_, tile_offsets);
       return capacity;
     } else {
       const std::uint64_t size =
@@ -201,7 +201,7 @@ class sparse_exchange {
       if (size > capacity.size())
         throw error("slamb: the compressor selected " + std::to_string(size) + " elements, but said that at most " +
                     std::to_string(capacity.size()) + " are selected at any step");
-      context.compared.note_selection(context, *selection_, tile_offsets);
+      context.agreement.hash_selection(context, *selection_, tile_offsets);
       const std::span<float> sent = capacity.first(std::max<std::uint64_t>(size, 1));
       if (size == 0) context.executor.write(sent.data(), 0.0F);
       return sent;

@@ -7,7 +7,7 @@
 
 #include "slamb/core/config.hpp"
 #include "slamb/detail/pass/arena.hpp"
-#include "slamb/detail/pass/sum_header.hpp"
+#include "slamb/detail/ranks/agreement.hpp"
 
 namespace slamb::detail {
 

@@ -161,12 +161,12 @@ struct compare_fingerprints {
   std::uint64_t count = 0;
 
   SLAMB_HOST_DEVICE void operator()(unsigned thread = 0, unsigned threads = 1) const {
-    if (record->skip != 0 && record->diverged == 0 && record->node_diverged == 0) return;
+    if (record->skip != 0 && !record->agreement.has_diverged()) return;
     const std::uint64_t own = fingerprint_of(*record);
     bool differs = false;
     for (std::uint64_t i = thread; i < count; i += threads)
       differs |= header_of(messages + i * message_bytes)->fingerprint != own;
-    if (differs || record->node_diverged != 0) note_difference(*record);
+    if (differs || record->agreement.node_diverged != 0) mark_diverged(*record);
   }
 };
 
@@ -187,7 +187,7 @@ struct note_received {
       std::byte* const message = messages + i * (count - 1) / 3 * message_bytes;
       received = hash_with(received, has_scales ? as_word(*scale_in(message, 0)) : 0U);
     }
-    record->received = received;
+    record->agreement.received_hash = received;
   }
 };
 

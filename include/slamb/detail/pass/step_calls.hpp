@@ -12,11 +12,11 @@
 #include "slamb/core/real.hpp"
 #include "slamb/detail/pass/one_of.hpp"
 #include "slamb/detail/pass/step_state.hpp"
-#include "slamb/detail/pass/sum_header.hpp"
+#include "slamb/detail/ranks/agreement.hpp"
 
 namespace slamb::detail {
 
-/// Writes learning rates to the memory that passes read, and adds them to the history of steps; for an executor to invoke. A rate
+/// Writes learning rates to the memory that passes read, and adds them to the hash of the step; for an executor to invoke. A rate
 /// from device memory that is negative or not finite, also after the factor of a tensor, has the effect of a gradient that is not
 /// finite.
 struct write_learning_rates {
@@ -29,7 +29,7 @@ struct write_learning_rates {
       nullptr;  ///< [count] largest learning_rate_factor of the group's tensors; negative: the group has none
   std::size_t count = 0;
   std::uint64_t hash = 0;  ///< of all rates that come from the host
-  bool adds_hash = false;  ///< true for the one part of the rates that adds `hash` to the history
+  bool adds_hash = false;  ///< true for the one part of the rates that adds `hash`
   double value[most_values] = {};
 
   SLAMB_HOST_DEVICE static bool is_usable(double rate) { return rate >= 0.0 && rate <= 3.4028234663852886e38; }
@@ -43,7 +43,7 @@ struct write_learning_rates {
       if (from != nullptr && largest_factor[i] >= 0.0) found = hash_with(found, word_of(rate));
       to[i] = rate;
     }
-    if (from != nullptr || adds_hash) record->history = hash_with(record->history, from == nullptr ? hash : found);
+    if (from != nullptr || adds_hash) record->agreement.add(from == nullptr ? hash : found);
   }
 };
 
@@ -83,11 +83,81 @@ struct read_mean_square {
   }
 };
 
+/// Writes the header of this rank.
+struct write_sum_header {
+  const step_record* record;
+  float* header;               ///< [sum_header::floats]
+  bool in_node = false;        ///< for a sum within a node
+  bool flags_overflow = true;  ///< raises the flag of overflows that the step has found
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    const float nan = as_real(std::uint32_t{0x7FC00000U});
+    const std::uint64_t fingerprint = fingerprint_of(*record, in_node);
+    for (std::size_t i = 0; i < sum_header::floats; ++i) header[i] = 0.0F;
+    for (std::size_t i = 0; i < sum_header::bytes; ++i)
+      header[sum_header::first_byte + i] = sum_header::byte_of(fingerprint, i);
+    if (flags_overflow && record->not_finite != 0) header[sum_header::overflow] = nan;
+    if (record->found_inf != 0) header[sum_header::found_inf] = nan;
+    if (record->agreement.node_diverged != 0) header[sum_header::first_byte] = nan;
+  }
+};
+
+/// Reads the summed headers: skips the step if any rank has overflowed, or else if ranks have diverged. A diverged node counts
+/// before an overflow, because its ranks may not agree on the overflow. Also hashes some values of the payload.
+struct read_sum_header {
+  step_record* record;
+  const float* header;  ///< [sum_header::floats], and the payload behind it
+  int ranks;
+  std::uint64_t payload = 0;  ///< floats behind the header, summed by one or several calls
+
+  static constexpr std::uint64_t samples = 16;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    const sum_header_findings found(fingerprint_of(*record), header, ranks);
+    if (found.node_diverged || (found.differs && !found.overflowed))
+      mark_diverged(*record);
+    else if (found.overflowed)
+      record->skip = 1;
+    if (payload > 0) receive_some(header + sum_header::floats);
+  }
+
+ private:
+  // Hashes the first value, the last, and some in between, which must be equal on all ranks. All are read before one is used, so
+  // that a device waits once.
+  SLAMB_HOST_DEVICE void receive_some(const float* received) const {
+    std::uint32_t words[samples];
+    for (std::uint64_t i = 0; i < samples; ++i) words[i] = finite_word(received[i * (payload - 1) / (samples - 1)]);
+    for (const std::uint32_t word : words) record->agreement.receive(word);
+  }
+  // Ranks may receive different bits of NaN.
+  SLAMB_HOST_DEVICE static std::uint32_t finite_word(float x) { return x == x ? as_word(x) : 0x7FC00000U; }
+};
+
+/// Reads the summed headers of a node, which other nodes have not seen yet.
+struct read_local_sum_header {
+  step_record* record;
+  const float* header;
+  int ranks;  ///< of the node
+  int node;
+  bool is_only_node;  ///< there is no other node to tell
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    const sum_header_findings found(fingerprint_of(*record, true), header, ranks);
+    if (found.overflowed) record->not_finite = 1;
+    if (found.found_inf) record->found_inf = 1;
+    if (found.overflowed || found.node_diverged || !found.differs) return;
+    if (is_only_node)
+      mark_diverged(*record);
+    else
+      record->agreement.node_diverged = static_cast<std::uint32_t>(node) + 1;
+  }
+};
+
 /// One of these functions. A device compiles one kernel for all of them.
-using step_call = one_of<begin_step, write_learning_rates, end_step, read_found_inf, note_parameters, note_payload,
-                         note_selection, note_word, save_diverged, write_sum_header, read_sum_header,
-                         read_local_sum_header, skip_if_not_finite, clip_gradient_scale, write_square_share,
-                         read_mean_square, begin_following_exchange, end_following_exchange, drop_local_gradient>;
+using step_call =
+    one_of<begin_step, write_learning_rates, end_step, read_found_inf, keep_hash, save_diverged, forget_difference,
+           write_sum_header, read_sum_header, read_local_sum_header, skip_if_not_finite, clip_gradient_scale,
+           write_square_share, read_mean_square, begin_following_exchange, end_following_exchange, drop_local_gradient>;
 
 /// A few of them, in order: itself a function that an executor invokes.
 struct step_calls {

@@ -12,6 +12,7 @@
 #include "slamb/core/detail/hash.hpp"
 #include "slamb/core/real.hpp"
 #include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/ranks/agreement.hpp"
 
 namespace slamb::detail {
 
@@ -38,27 +39,23 @@ struct step_record : step_outcome {
   std::uint32_t found_inf = 0;    ///< not 0: a framework has found an overflow, or the scale of gradients is not usable
   std::uint32_t skip = 0;         ///< not 0: the step is skipped
   std::uint32_t was_skipped = 0;  ///< not 0: the last step was skipped
-  std::uint32_t diverged = 0;  ///< not 0: ranks have diverged, and all steps are skipped until they have been compared
-  std::uint32_t saved_diverged = 0;  ///< a copy of `diverged`, made by `save_diverged`
-  std::uint32_t node_diverged =
-      0;                         ///< not 0: the ranks of this node have diverged; its number + 1, for the other nodes
-  std::uint64_t lineage = 0;     ///< a hash of all steps so far: their learning rates and received values
-  std::uint64_t history = 0;     ///< lineage with the learning rates of this step
-  std::uint64_t parameters = 0;  ///< a hash of the parameters before step `parameters_before`
-  std::uint64_t parameters_before = 0;     ///< 0: there is no hash
-  std::uint64_t of_node = 0;               ///< the hash in a node whose parameters may differ from other nodes'
-  std::uint64_t of_node_before = 0;        ///< the step of that hash; 0: there is no hash
-  std::uint64_t diverged_fingerprint = 0;  ///< the fingerprint of the step in which ranks diverged
-  std::uint64_t received = 0;     ///< a hash of some values received in this step, which must be equal on all ranks
-  std::uint64_t selection = 0;    ///< a hash of the selection of step `selected_in`
-  std::uint64_t selected_in = 0;  ///< 0: there is no hash
-  std::uint64_t payload = 0;      ///< a hash of the payload received in step `payload_of`
-  std::uint64_t payload_of = 0;   ///< 0: there is no hash
   std::uint32_t has_norm = 0;     ///< not 0: last_norm is valid
-  std::uint64_t given = 0;        ///< a hash of the tensors without a gradient and of changed options; 0: of neither
   std::uint64_t skipped_exchanges =
-      0;  ///< that followed a step which was taken, because a value of a rank was not finite
+      0;                         ///< that followed a step which was taken, because a value of a rank was not finite
+  agreement_record agreement{};  ///< of the ranks
 };
+
+/// The fingerprint of this step.
+/// @param in_node  true: also of values that must be equal only within a node
+SLAMB_HOST_DEVICE inline std::uint64_t fingerprint_of(const step_record& record, bool in_node = false) {
+  return record.agreement.fingerprint(record.taken, in_node);
+}
+
+/// Ranks have diverged: skips this step and all after it.
+SLAMB_HOST_DEVICE inline void mark_diverged(step_record& record) {
+  record.agreement.mark_diverged(record.taken);
+  record.skip = 1;
+}
 
 // Functions that an executor invokes: trivially copyable, called once by one thread. A function with arguments (thread, threads)
 // may instead be called by several threads that share its work; without arguments it does all of it.
@@ -116,10 +113,8 @@ struct begin_step {
     record->norm = -1.0;
     record->found_inf = record->input_scale > 0.0F && record->input_scale <= 0x1.fffffep127F ? 0 : 1;
     record->not_finite = record->found_inf;
-    record->skip = record->diverged;
-    record->received = 0;
-    record->history = hash_with(record->lineage, record->taken);
-    if (record->given != 0) record->history = hash_with(record->history, record->given);
+    record->skip = record->agreement.diverged;
+    record->agreement.begin(record->taken);
   }
 };
 
@@ -133,62 +128,16 @@ struct read_found_inf {
   }
 };
 
-/// Adds the hash of the parameters to the fingerprint of the next step.
-struct note_parameters {
+/// Keeps a hash for the fingerprint of a step: the sum of a pass, or a word.
+struct keep_hash {
   step_record* record;
-  const double* sum;
-  bool only_in_node = false;
+  hashed_values values;
+  const double* sum = nullptr;  ///< null: `word`
+  std::uint64_t word = 0;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    (only_in_node ? record->of_node : record->parameters) = bits_of(*sum);
-    (only_in_node ? record->of_node_before : record->parameters_before) = record->taken + 1;
-  }
-};
-
-/// Adds the hash of the payload received in this step to the fingerprint of the next step.
-struct note_payload {
-  step_record* record;
-  const double* sum;
-
-  SLAMB_HOST_DEVICE void operator()() const {
-    if (record->skip != 0) return;
-    record->payload = bits_of(*sum);
-    record->payload_of = record->taken + 1;
-  }
-};
-
-/// Adds the hash of the selection to the fingerprint of this step.
-struct note_selection {
-  step_record* record;
-  const double* sum;
-
-  SLAMB_HOST_DEVICE void operator()() const {
-    if (record->diverged != 0) return;  // the selection of the step in which ranks diverged is still to be compared
-    record->selection = bits_of(*sum);
-    record->selected_in = record->taken + 1;
-  }
-};
-
-/// The fingerprint of this step: a hash of everything that must be equal on all ranks. A node whose ranks have diverged has
-/// another fingerprint than the other nodes.
-/// @param in_node  true: also of values that must be equal only within a node
-SLAMB_HOST_DEVICE inline std::uint64_t fingerprint_of(const step_record& record, bool in_node = false) {
-  const bool has_parameters = record.parameters_before == record.taken + 1;
-  std::uint64_t all = hash_with(record.history, has_parameters ? record.parameters : 0);
-  if (record.selected_in == record.taken + 1) all = hash_with(all, record.selection);
-  if (record.payload_of != 0 && record.payload_of == record.taken) all = hash_with(all, record.payload);
-  if (in_node && record.of_node_before == record.taken + 1) all = hash_with(all, record.of_node);
-  return record.node_diverged == 0 ? all : hash_with(all, record.node_diverged);
-}
-
-/// Adds a word to the fingerprint of the next step, instead of the parameters.
-struct note_word {
-  step_record* record;
-  std::uint64_t word;
-
-  SLAMB_HOST_DEVICE void operator()() const {
-    record->parameters = word;
-    record->parameters_before = record->taken + 1;
+    if (values == hashed_values::payload && record->skip != 0) return;  // it has not been received
+    record->agreement.keep(values, sum == nullptr ? word : bits_of(*sum), record->taken);
   }
 };
 
@@ -196,14 +145,16 @@ struct note_word {
 struct save_diverged {
   step_record* record;
 
-  SLAMB_HOST_DEVICE void operator()() const { record->saved_diverged = record->diverged; }
+  SLAMB_HOST_DEVICE void operator()() const { record->agreement.saved_diverged = record->agreement.diverged; }
 };
 
-/// Ranks have diverged: skips this step and all after it.
-SLAMB_HOST_DEVICE inline void note_difference(step_record& record) {
-  if (record.diverged == 0) record.diverged_fingerprint = fingerprint_of(record);
-  record.skip = record.diverged = 1;
-}
+/// Lets ranks take steps again.
+struct forget_difference {
+  step_record* record;
+  bool is_other_run = false;
+
+  SLAMB_HOST_DEVICE void operator()() const { record->agreement.forget_difference(is_other_run); }
+};
 
 /// Ends a step, and clears the flags for passes between steps.
 struct end_step {
@@ -213,10 +164,10 @@ struct end_step {
   SLAMB_HOST_DEVICE void operator()() const {
     if (record->skip == 0) {
       ++record->taken;
-      record->lineage = hash_with(record->history, record->received);
+      record->agreement.end();
       record->last_norm = record->norm;
       record->has_norm = record->norm < 0.0 ? 0 : 1;
-    } else if (record->diverged == 0) {
+    } else if (record->agreement.diverged == 0) {
       ++record->skipped;
       if (found_inf != nullptr) *found_inf = 1.0F;
     }
@@ -230,9 +181,8 @@ struct begin_following_exchange {
   step_record* record;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    record->skip = record->was_skipped != 0 || record->diverged != 0 ? 1 : 0;
-    record->received = 0;
-    record->history = hash_with(record->lineage, record->taken);
+    record->skip = record->was_skipped != 0 || record->agreement.diverged != 0 ? 1 : 0;
+    record->agreement.begin_following_exchange(record->taken);
   }
 };
 
@@ -242,8 +192,8 @@ struct end_following_exchange {
 
   SLAMB_HOST_DEVICE void operator()() const {
     if (record->skip == 0)
-      record->lineage = hash_with(record->lineage, record->received);
-    else if (record->was_skipped == 0 && record->diverged == 0)
+      record->agreement.end_following_exchange();
+    else if (record->was_skipped == 0 && record->agreement.diverged == 0)
       ++record->skipped_exchanges;
     record->not_finite = record->found_inf = record->skip = 0;
   }
@@ -255,7 +205,7 @@ struct drop_local_gradient {
   float* found_inf = nullptr;
 
   SLAMB_HOST_DEVICE void operator()() const {
-    if (record->diverged != 0) return;
+    if (record->agreement.diverged != 0) return;
     if (record->skip != 0) {
       ++record->local_skips;
       record->norm = -1.0;

@@ -24,7 +24,7 @@
 #include "slamb/core/detail/hash.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/core/statistics.hpp"
-#include "slamb/detail/ranks/rank_table.hpp"
+#include "slamb/detail/ranks/agreement.hpp"
 
 namespace slamb::detail {
 

@@ -23,15 +23,15 @@
 #include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/step_calls.hpp"
 #include "slamb/detail/pass/step_state.hpp"
-#include "slamb/detail/ranks/consistency_check.hpp"
+#include "slamb/detail/ranks/agreement.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/adam_scalars.hpp"
-#include "slamb/optimizer/detail/comparison.hpp"
 #include "slamb/optimizer/detail/learning_rates.hpp"
 #include "slamb/optimizer/detail/masters_of_model.hpp"
 #include "slamb/optimizer/detail/moment_scales.hpp"
 #include "slamb/optimizer/detail/node_reduction.hpp"
 #include "slamb/optimizer/detail/overlap.hpp"
+#include "slamb/optimizer/detail/rank_agreement.hpp"
 #include "slamb/optimizer/detail/update_bound.hpp"
 
 namespace slamb::detail {
@@ -191,7 +191,7 @@ class optimizer_core {
   node_reduction local;
   masters_of_model masters;
   moment_scales scales;
-  comparison compared;  ///< with the other ranks
+  rank_agreement agreement;  ///< with the other ranks
 
  protected:
   step_calls begin_with(double gradient_scale, const write_learning_rates& rates_of_step) const {
@@ -205,12 +205,12 @@ class optimizer_core {
   std::span<const double> results_of_tiles(std::size_t results, std::vector<double>& copy) const;
   void upload_tensors();
   void upload_gradients(std::vector<segment> changed, std::size_t first, std::size_t count);
-  void note_given();
+  void hash_runtime_options();
   std::uint64_t hash_of_options() const;
 
   std::vector<std::pair<const char*, double>> coefficients_;
   std::uint64_t constructed_with_ = 0;
-  std::uint64_t given_ = 0;
+  std::uint64_t runtime_options_hash_ = 0;
   region<segment> segments_;
   region<tile> tiles_;
   region<std::size_t> first_tile_;

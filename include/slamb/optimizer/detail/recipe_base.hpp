@@ -76,12 +76,12 @@ class recipe_base : public recipe {
   virtual void begin() = 0;
   virtual bool exchange(const gradient_bucket& bucket) = 0;
   virtual void finish() = 0;
-  /// True if parameters may differ between ranks now. Must be equal on all ranks.
-  virtual bool parameters_differ() { return false; }
+  /// True if the ranks' replicas of the parameters may differ now. Must be equal on all ranks.
+  virtual bool replicas_differ() { return false; }
   /// True if steps begin at other parameters than those of the last step.
   virtual bool has_anchor() const noexcept { return false; }
-  /// True if parameters may ever differ between ranks.
-  virtual bool keeps_own_parameters() const noexcept { return false; }
+  /// True if replicas may ever differ.
+  virtual bool replicas_may_differ() const noexcept { return false; }
   /// Replaces the parameters by their mean over ranks, if they may differ.
   virtual void average() {}
   /// Called when the parameters have been replaced by their mean, to stay so.
@@ -102,7 +102,7 @@ class recipe_base : public recipe {
   optimizer_core& core() const noexcept { return *core_; }
 
  private:
-  comparison::equality are_equal();
+  rank_agreement::equality replicas_are_equal();
   state_owner owner() const;
   void visit_all(const state_visitor& part);
   void require_usable(const char* call) const;

@@ -11,7 +11,7 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/detail/pass/layout.hpp"
-#include "slamb/detail/ranks/consistency_check.hpp"
+#include "slamb/detail/ranks/agreement.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
 #include "slamb/optimizer/detail/update_bound.hpp"

@@ -1,5 +1,5 @@
 // The error that names the difference between ranks, after their fingerprints have shown that there is one. A part of
-// comparison.ipp.
+// rank_agreement.ipp.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,11 @@
 
 #include "slamb/core/detail/hash.hpp"
 #include "slamb/core/error.hpp"
-#include "slamb/detail/exchange/consistency.hpp"
 #include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/step_state.hpp"
-#include "slamb/detail/ranks/consistency_check.hpp"
-#include "slamb/optimizer/detail/comparison.hpp"
+#include "slamb/detail/ranks/agreement.hpp"
 #include "slamb/optimizer/detail/optimizer_core.hpp"
+#include "slamb/optimizer/detail/rank_agreement.hpp"
 
 namespace slamb::detail {
 
@@ -44,7 +43,7 @@ class difference_of_ranks {
       if (core_.ranks.local_size() > 1) require_equal_in_nodes(hashes_of_parameters(), ranks.in_node(), all);
       if (has_equal_parameters_) require(all, &difference_of_ranks::describe_parameters);
     }
-    require(all, &difference_of_ranks::describe_lineage);
+    require(all, &difference_of_ranks::describe_run);
     if (compares_parameters && anchor_ != nullptr) require(all, &difference_of_ranks::describe_anchor);
     require(all, &difference_of_ranks::describe_selection);
     require(all, &difference_of_ranks::describe_payload);
@@ -105,18 +104,19 @@ class difference_of_ranks {
                      of_collectives);
   }
   void describe_selection(consistency_check& facts) const {
-    const bool has_been_noted = record_.selected_in == record_.taken + 1;
+    const bool has_been_noted = record_.agreement.of(hashed_values::selection).is_of(record_.taken + 1);
     facts.add_hash(
-        "the elements that the compressor selects", has_been_noted ? record_.selection : 0,
+        "the elements that the compressor selects",
+        has_been_noted ? record_.agreement.of(hashed_values::selection).word : 0,
         "set the same mask for explicit_mask on all ranks; a sparsifier's selection must not depend on the rank");
   }
   void describe_payload(consistency_check& facts) const {
-    const bool has_been_noted = record_.payload_of != 0 && record_.payload_of == record_.taken;
+    const bool has_been_noted = record_.agreement.of(hashed_values::payload).is_of(record_.taken);
     facts.add_hash("the values that they received in step " + std::to_string(record_.taken),
-                   has_been_noted ? record_.payload : 0, of_collectives);
+                   has_been_noted ? record_.agreement.of(hashed_values::payload).word : 0, of_collectives);
   }
-  void describe_lineage(consistency_check& facts) const {
-    facts.add_hash("the history of their earlier steps", record_.lineage,
+  void describe_run(consistency_check& facts) const {
+    facts.add_hash("the history of their earlier steps", record_.agreement.run_hash,
                    "load states that were saved after the same step of the same run; if no state was loaded, a "
                    "collective of the Communicator has returned other bits on one rank than on another");
   }
@@ -124,7 +124,7 @@ class difference_of_ranks {
   void describe_difference(consistency_check& facts) const {
     facts.add_hash("the learning rates or the parameters of step " + std::to_string(record_.taken + 1) +
                        ", which has not been taken",
-                   record_.diverged_fingerprint, "step() must be given the same learning rates on all ranks");
+                   record_.agreement.diverged_fingerprint, "step() must be given the same learning rates on all ranks");
   }
 
   std::vector<std::uint64_t> hashes_of_parameters() const { return hashes(fingerprint_of_parameters{}); }

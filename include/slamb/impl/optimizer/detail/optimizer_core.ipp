@@ -8,21 +8,21 @@
 #include "slamb/core/detail/hash.hpp"
 #include "slamb/core/detail/sentence.hpp"
 #include "slamb/core/error.hpp"
-#include "slamb/detail/exchange/consistency.hpp"
 #include "slamb/optimizer/detail/optimizer_core.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
+#include "slamb/optimizer/detail/rank_agreement.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
 
 #include "slamb/impl/detail/exchange/norms.ipp"
 #include "slamb/impl/detail/exchange/summable.ipp"
-#include "slamb/impl/optimizer/detail/comparison.ipp"
 #include "slamb/impl/optimizer/detail/dense_gradient.ipp"
 #include "slamb/impl/optimizer/detail/masters_of_model.ipp"
 #include "slamb/impl/optimizer/detail/moment_scales.ipp"
 #include "slamb/impl/optimizer/detail/node_reduction.ipp"
 #include "slamb/impl/optimizer/detail/overlap.ipp"
 #include "slamb/impl/optimizer/detail/parameter_average.ipp"
+#include "slamb/impl/optimizer/detail/rank_agreement.ipp"
 
 namespace slamb::detail {
 
@@ -32,12 +32,12 @@ SLAMB_DECL optimizer_core::optimizer_core(std::unique_ptr<machine> on, layout&& 
       tensors(std::move(model)),
       ranks(std::move(communicator)),
       rates(tensors),
-      compared(compare_every) {
+      agreement(compare_every) {
   require_rank(ranks.rank(), ranks.size());
   rates.plan(memory);
   scalars_ = memory.plan<adam_scalars>("scalars", 1);
   record_ = memory.plan<step_record>("scalars", 1);
-  compared.plan(*this);
+  agreement.plan(*this);
   masters.plan(*this);
 }
 
@@ -79,15 +79,15 @@ SLAMB_DECL void optimizer_core::allocate(consistency_check facts, byte_collectiv
   on_->upload(tensors.first_tiles(), memory.view(first_tile_));
   rates.start(memory, *on_);
   constructed_with_ = hash_of_options();
-  note_given();
+  hash_runtime_options();
   masters.reload(*this);
 }
 
 SLAMB_DECL void optimizer_core::replace_parameters(function_ref<void(std::span<float>)> replace) {
   masters.reload(*this);
   if (!has_peers()) return;
-  compared.forget_difference(*this);
-  compared.compare_next();  // also if it fails on some ranks
+  agreement.forget_difference(*this);
+  agreement.compare_next();  // also if it fails on some ranks
   constexpr std::uint64_t largest = 1U << 20U;
   arena room;
   const region<float> buffer =
@@ -96,7 +96,7 @@ SLAMB_DECL void optimizer_core::replace_parameters(function_ref<void(std::span<f
   on_->invoke({::slamb::detail::begin_step{record(), 1.0}});  // a step that failed may have been skipped before
   replace(room.view(buffer));
   on_->wait(ranks);
-  compared.note_equal_parameters();
+  agreement.set_equal_parameters();
 }
 
 SLAMB_DECL void optimizer_core::begin_step(double gradient_scale) const {
@@ -110,7 +110,7 @@ SLAMB_DECL void optimizer_core::begin_step(double gradient_scale) const {
 SLAMB_DECL bool optimizer_core::end_step() {
   const bool taken = !is_skipped_on_host();
   on_->invoke({::slamb::detail::end_step{record(), scaling.found_inf}});
-  compared.end_step(is_captured());
+  agreement.end_step(is_captured());
   is_captured() ? count_.invalidate() : count_.add_pending();
   if (is_synchronous()) count_.set(steps());
   return taken;
@@ -118,7 +118,7 @@ SLAMB_DECL bool optimizer_core::end_step() {
 
 SLAMB_DECL void optimizer_core::end_taken_step() {
   on_->invoke({::slamb::detail::end_step{record(), scaling.found_inf}});
-  compared.end_step(is_captured());
+  agreement.end_step(is_captured());
   is_captured() ? count_.invalidate() : count_.add_taken();
 }
 
@@ -182,18 +182,18 @@ SLAMB_DECL void optimizer_core::set_parameters(std::span<const parameter::data_p
   require_no_capture("set_parameters() copies tables to the device");
   tensors.set_pointers(data, gradients);
   upload_tensors();
-  note_given();
+  hash_runtime_options();
 }
 
 SLAMB_DECL void optimizer_core::set_weight_decay(std::span<const double> decays) {
   tensors.set_weight_decay(decays);
   upload_tensors();
-  note_given();
+  hash_runtime_options();
 }
 
 SLAMB_DECL void optimizer_core::set_coefficients(std::vector<std::pair<const char*, double>> now) {
   coefficients_ = std::move(now);
-  if (memory.bytes().data() != nullptr) note_given();  // else the construction will
+  if (memory.bytes().data() != nullptr) hash_runtime_options();  // else the construction will
 }
 
 SLAMB_DECL void optimizer_core::read_overflow() const {
@@ -248,25 +248,24 @@ SLAMB_DECL void optimizer_core::visit_state(const state_visitor& part) const {
   visit_count(part, "step", record()->taken, state_part::common);
   visit_count(part, "skipped steps", record()->skipped, state_part::common);
   visit_count(part, "local skips", record()->local_skips, state_part::common);
-  part("lineage", bytes_of(record()->lineage), state_part::common);
+  part("lineage", bytes_of(record()->agreement.run_hash), state_part::common);
   scales.visit(part, memory, tensors);
 }
 
 SLAMB_DECL void optimizer_core::set_steps(std::uint64_t taken) {
   on_->wait(ranks);
   on_->write(&record()->taken, taken);
-  on_->write(&record()->lineage, std::uint64_t{0});
+  on_->write(&record()->agreement.run_hash, std::uint64_t{0});
 }
 
 SLAMB_DECL void optimizer_core::start_from_saved() {
-  compared.forget_difference(*this);
+  agreement.forget_difference(*this, true);
   on_->invoke({::slamb::detail::begin_step{record(), 1.0}});
   on_->write(&record()->has_norm, std::uint32_t{0});
-  on_->write(&record()->payload_of, std::uint64_t{0});
   first_taken_ = steps();
   bound_ = {};
   count_.set(first_taken_);
-  compared.compare_next();
+  agreement.compare_next();
 }
 
 SLAMB_DECL void optimizer_core::enter_phase(std::string_view name) {
@@ -280,7 +279,7 @@ SLAMB_DECL statistics optimizer_core::report() const {
                  .skipped_steps = now.skipped,
                  .skipped_exchanges = now.skipped_exchanges,
                  .local_skips = now.local_skips,
-                 .has_diverged = now.diverged != 0,
+                 .has_diverged = now.agreement.diverged != 0,
                  .gradient_norm = now.has_norm != 0 ? std::optional(now.last_norm) : std::nullopt,
                  .traffic = ranks.counts(),
                  .comparisons = ranks.comparisons()};
@@ -301,19 +300,19 @@ SLAMB_DECL void optimizer_core::upload_gradients(std::vector<segment> changed, s
   on_->upload(some, local.given(memory, memory.view(segments_)).subspan(first, count));
   std::ranges::copy(changed, tensors.segments().begin());
   if (local.is_active()) local.start(*this, memory.view(segments_));
-  note_given();
+  hash_runtime_options();
 }
 
 // Ranks compare the tensors without a gradient, and options that have changed since the construction, when all were equal.
-SLAMB_DECL void optimizer_core::note_given() {
+SLAMB_DECL void optimizer_core::hash_runtime_options() {
   std::uint64_t hash = 0;
   const auto add = [&hash](std::uint64_t word) { hash = hash_with(hash == 0 ? hash_of_nothing : hash, word); };
   for (std::size_t i = 0; i < tensors.segments().size(); ++i)
     if (!std::as_const(tensors).segments()[i].has_gradient) add(i);
   if (const std::uint64_t options = hash_of_options(); options != constructed_with_) add(options);
-  if (hash == given_) return;
-  given_ = hash;
-  on_->write(&record()->given, given_);
+  if (hash == runtime_options_hash_) return;
+  runtime_options_hash_ = hash;
+  on_->write(&record()->agreement.runtime_options_hash, runtime_options_hash_);
 }
 
 SLAMB_DECL std::uint64_t optimizer_core::hash_of_options() const {

@@ -8,11 +8,11 @@
 
 #include "slamb/core/error.hpp"
 #include "slamb/core/statistics.hpp"
-#include "slamb/detail/exchange/consistency.hpp"
 #include "slamb/detail/pass/arena.hpp"
-#include "slamb/detail/ranks/consistency_check.hpp"
+#include "slamb/detail/ranks/agreement.hpp"
 #include "slamb/optimizer/detail/optimizer_core.hpp"
 #include "slamb/optimizer/detail/parameter_average.hpp"
+#include "slamb/optimizer/detail/rank_agreement.hpp"
 
 namespace slamb::detail {
 

@@ -49,12 +49,12 @@ SLAMB_DECL void recipe_base::finish_step() {
 
 SLAMB_DECL void recipe_base::synchronize_parameters() {
   require_usable("synchronize_parameters()");
-  if (!keeps_own_parameters()) return;
+  if (!replicas_may_differ()) return;
   core_->overlap.require_closed("synchronize_parameters()");
-  core_->compared.compare_in_call(*core_, comparing_call::synchronize_parameters, are_equal());
+  core_->agreement.compare_in_call(*core_, comparing_call::synchronize_parameters, replicas_are_equal());
   average();
   go_on_from_average();
-  if (!core_->is_captured()) core_->compared.note_equal_parameters();
+  if (!core_->is_captured()) core_->agreement.set_equal_parameters();
 }
 
 SLAMB_DECL void recipe_base::broadcast_parameters(int root) {
@@ -63,7 +63,7 @@ SLAMB_DECL void recipe_base::broadcast_parameters(int root) {
   if (root < 0 || root >= core_->ranks.size())
     throw std::invalid_argument("slamb: broadcast_parameters() was given rank " + std::to_string(root) +
                                 ", but the ranks are 0 … " + std::to_string(core_->ranks.size() - 1));
-  core_->compared.require_same_root(*core_, root);
+  core_->agreement.require_same_root(*core_, root);
   core_->replace_parameters(
       [this, root](std::span<float> buffer) { ::slamb::detail::broadcast_parameters(*core_, root, buffer); });
   go_on_from_replaced();
@@ -72,7 +72,7 @@ SLAMB_DECL void recipe_base::broadcast_parameters(int root) {
 SLAMB_DECL void recipe_base::compare_ranks() {
   require_ready("compare_ranks()");
   core_->require_no_capture("compare_ranks() waits for the device's work");
-  core_->compared.compare_in_call(*core_, comparing_call::compare_ranks, are_equal());
+  core_->agreement.compare_in_call(*core_, comparing_call::compare_ranks, replicas_are_equal());
 }
 
 SLAMB_DECL void recipe_base::with_averaged_parameters(const std::function<void()>& evaluate) {
@@ -81,9 +81,9 @@ SLAMB_DECL void recipe_base::with_averaged_parameters(const std::function<void()
     throw std::logic_error(
         "slamb: with_averaged_parameters() was called while steps are captured into a graph; call it when the capture "
         "has ended");
-  if (!keeps_own_parameters()) return evaluate();
-  core_->compared.compare_in_call(*core_, comparing_call::with_averaged_parameters, are_equal());
-  if (!parameters_differ()) return evaluate();
+  if (!replicas_may_differ()) return evaluate();
+  core_->agreement.compare_in_call(*core_, comparing_call::with_averaged_parameters, replicas_are_equal());
+  if (!replicas_differ()) return evaluate();
   evaluate_on_average(
       *core_, [this] { average(); }, evaluate);
 }
@@ -99,7 +99,7 @@ SLAMB_DECL void recipe_base::save_state(const byte_sink& to, const save_options&
 
 SLAMB_DECL void recipe_base::load_state(const byte_source& from, const restore_options& options) {
   core_->overlap.require_closed("load_state()");
-  core_->compared.compare_next();  // also if it fails on some ranks
+  core_->agreement.compare_next();  // also if it fails on some ranks
   restore_parts(
       core_->on(), kind(), owner(), from, options, [this](const state_visitor& part) { visit_all(part); },
       is_half_restored_,
@@ -170,9 +170,9 @@ SLAMB_DECL void recipe_base::set_gradients(std::span<const parameter::gradient_p
   core_->set_gradients(gradients);
 }
 
-// `!parameters_differ()`, as a function that is called only if it is needed.
-SLAMB_DECL comparison::equality recipe_base::are_equal() {
-  return [this] { return !parameters_differ(); };
+// `!replicas_differ()`, as a function that is called only if it is needed.
+SLAMB_DECL rank_agreement::equality recipe_base::replicas_are_equal() {
+  return [this] { return !replicas_differ(); };
 }
 
 SLAMB_DECL state_owner recipe_base::owner() const { return {core_->ranks.rank(), core_->ranks.size(), core_->ranks}; }
@@ -203,7 +203,7 @@ SLAMB_DECL void recipe_base::require_ready(const char* call) const {
 
 SLAMB_DECL void recipe_base::take_step() {
   core_->masters.reload_before_step(*core_);
-  core_->compared.compare_before_step(*core_, are_equal());
+  core_->agreement.compare_before_step(*core_, replicas_are_equal());
   begin();
   exchange_rest_and_finish();
 }
@@ -212,7 +212,7 @@ SLAMB_DECL void recipe_base::open_step() {
   core_->overlap.open(core_->tensors, bucket_bytes_, core_->on(), core_->ranks);
   close_if_it_throws([this] {
     core_->masters.reload_before_step(*core_);
-    core_->compared.compare_before_step(*core_, are_equal());
+    core_->agreement.compare_before_step(*core_, replicas_are_equal());
     begin();
   });
 }
@@ -220,10 +220,10 @@ SLAMB_DECL void recipe_base::open_step() {
 SLAMB_DECL void recipe_base::exchange_rest_and_finish() {
   core_->read_overflow();
   core_->local.reduce(*core_);
-  core_->compared.require_not_diverged(*core_, are_equal());  // known already if there is one node
+  core_->agreement.require_not_diverged(*core_, replicas_are_equal());  // known already if there is one node
   exchange(core_->overlap.rest(core_->tensors));
   finish();
-  core_->compared.require_not_diverged(*core_, are_equal());
+  core_->agreement.require_not_diverged(*core_, replicas_are_equal());
 }
 
 SLAMB_DECL void recipe_base::exchange_ready() {

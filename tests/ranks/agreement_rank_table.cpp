@@ -1,5 +1,5 @@
 // Words of all ranks by sums of floats: what is sent, and what sums that no ranks can have sent become.
-#include "slamb/detail/ranks/rank_table.hpp"
+#include "slamb/detail/ranks/agreement.hpp"
 
 #include <doctest/doctest.h>
 
@@ -12,7 +12,7 @@
 
 #include "slamb/core/error.hpp"
 
-namespace ranks_rank_table_tests {
+namespace ranks_agreement_rank_table_tests {
 namespace {
 
 using slamb::detail::counted_numbers;
@@ -88,4 +88,4 @@ TEST_CASE("rank_table: numbers are compared although ranks disagree on their cou
   CHECK(!slamb::detail::all_equal(5, one_of_two(0, nothing)));
 }
 
-}  // namespace ranks_rank_table_tests
+}  // namespace ranks_agreement_rank_table_tests

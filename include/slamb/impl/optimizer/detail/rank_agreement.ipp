@@ -1,0 +1,317 @@
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slamb/core/error.hpp"
+#include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/ranks/agreement.hpp"
+#include "slamb/detail/ranks/probe.hpp"
+#include "slamb/impl/optimizer/detail/difference_of_ranks.ipp"
+#include "slamb/optimizer/detail/optimizer_core.hpp"
+#include "slamb/optimizer/detail/rank_agreement.hpp"
+
+namespace slamb::detail {
+
+SLAMB_DECL void require_equal_nodes(const summing_ranks& in_node, const summing_ranks& inter_node) {
+  const auto nodes = static_cast<std::uint64_t>(inter_node.size);
+  const auto node = static_cast<std::uint64_t>(inter_node.rank);
+  const bool is_one = all_equal(nodes << 32U | node, in_node);
+  constexpr std::uint64_t is_none = 0;  // no node has this size
+  const bool are_alike = all_equal(is_one ? static_cast<std::uint64_t>(in_node.size) : is_none, inter_node);
+  if (is_one && are_alike) return;
+  throw rank_mismatch_error(
+      "slamb: nodes must have equal numbers of ranks, "
+      "and all ranks of a node must report the same node id; rank " +
+      std::to_string(in_node.rank) + " of " + std::to_string(in_node.size) + " reports node " + std::to_string(node) +
+      " of " + std::to_string(nodes) +
+      ". Connect each rank with the ranks that have the same number in the other nodes, and check that collectives "
+      "within a node and between nodes sum over all their ranks");
+}
+
+SLAMB_DECL void require_equal_in_nodes(std::span<const std::uint64_t> of_tensor, const summing_ranks& in_node,
+                                       const summing_ranks& all) {
+  constexpr std::size_t pieces = 4;  // of 16 bits, which a float holds exactly
+  const auto piece = [of_tensor](std::size_t i) {
+    return static_cast<float>((of_tensor[i / pieces] >> (16 * (i % pieces))) & 0xFFFFU);
+  };
+  std::vector<float> of_first(of_tensor.size() * pieces, 0.0F);
+  if (in_node.rank == 0)
+    for (std::size_t i = 0; i < of_first.size(); ++i) of_first[i] = piece(i);
+  in_node.all_reduce_sum(of_first);
+  std::size_t same = 0;
+  while (same < of_first.size() && of_first[same] == piece(same)) ++same;
+
+  // The tensor in which each rank differs, and 1; 0: none.
+  const std::uint64_t number = same == of_first.size() ? 0 : same / pieces + 1;
+  const rank_table of_ranks(all, std::span(&number, 1), 2);
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(all.size); ++rank) {
+    const std::uint64_t found = of_ranks.sent_word(rank, 0);
+    if (found == 0) continue;
+    synchronize_before_throwing(all);
+    throw rank_mismatch_error("slamb: ranks of a node differ in the parameters of tensor " + std::to_string(found - 1) +
+                              ": rank " + std::to_string(rank) +
+                              " has other parameters than the first rank of its node; ranks of a node must load the "
+                              "same state, and start with the same parameters");
+  }
+}
+
+SLAMB_DECL void require_rank(int rank, int size) {
+  if (size < 1 || rank < 0 || rank >= size)
+    throw std::invalid_argument("slamb: the communicator says it is rank " + std::to_string(rank) + " of " +
+                                std::to_string(size) + "; ranks must be 0 … size − 1");
+}
+
+SLAMB_DECL void host_ranks::in_backend(std::span<std::byte> values,
+                                       function_ref<void(std::span<std::byte>)> call) const {
+  if (on_.facts().is_synchronous) return call(values);
+  arena copy;
+  const region<std::byte> planned = copy.plan<std::byte>("comparison", values.size());
+  copy.allocate(on_.memory_source());
+  const std::span<std::byte> there = copy.view(planned);
+  on_.upload(std::span<const std::byte>(values), there);
+  call(there);
+  on_.download(there, values, ranks_);
+}
+
+SLAMB_DECL std::function<void(std::span<float>)> host_ranks::sum_by(void (*sum)(collectives&, std::span<float>,
+                                                                                any_stream)) const {
+  return [*this, sum](std::span<float> values) {
+    in_backend(std::as_writable_bytes(values), [this, sum](std::span<std::byte> there) {
+      sum(ranks_, {reinterpret_cast<float*>(there.data()), there.size() / sizeof(float)}, on_.stream());
+    });
+  };
+}
+
+SLAMB_DECL summing_ranks host_ranks::inter_node() const {
+  return {ranks_.rank(), ranks_.size(), sum_by([](collectives& ranks, std::span<float> values, any_stream stream) {
+            ranks.all_reduce_sum(values, stream);
+          })};
+}
+
+SLAMB_DECL summing_ranks host_ranks::in_node() const {
+  return {ranks_.local_rank(), ranks_.local_size(),
+          sum_by([](collectives& ranks, std::span<float> values, any_stream stream) {
+            ranks.all_reduce_in_node(values, stream);
+          })};
+}
+
+SLAMB_DECL summing_ranks host_ranks::all() const {
+  if (!ranks_.joins_nodes()) return inter_node();
+  return {ranks_.rank() * ranks_.local_size() + ranks_.local_rank(), ranks_.size() * ranks_.local_size(),
+          sum_by([](collectives& ranks, std::span<float> values, any_stream stream) {
+            ranks.all_reduce_in_node(values, stream);
+            ranks.all_reduce_sum(values, stream);
+          })};
+}
+
+SLAMB_DECL void host_ranks::require_sums() const { require_right_results(sums_on_trial(place())); }
+
+SLAMB_DECL void host_ranks::require_bytes(byte_collectives called) const {
+  require_right_results(bytes_on_trial(place(), called.of_codes, called.of_choices));
+}
+
+SLAMB_DECL rank_place host_ranks::place() const {
+  return {ranks_.rank(), ranks_.size(), ranks_.local_rank(), ranks_.local_size(), ranks_.joins_nodes()};
+}
+
+SLAMB_DECL void host_ranks::make(const probe& p, std::span<std::byte> memory) const {
+  const any_stream stream = on_.stream();
+  const std::span<std::byte> sent = p.sent_in(memory), received = p.received_in(memory);
+  const std::span<float> floats(reinterpret_cast<float*>(sent.data()), sent.size() / sizeof(float));
+  if (p.in_node) return ranks_.all_reduce_in_node(floats, stream);
+  switch (p.call.kind) {
+    case collective::all_reduce:
+      return ranks_.all_reduce_sum(floats, stream);
+    case collective::all_gather:
+      return ranks_.all_gather(sent, received, stream);
+    case collective::all_to_all:
+      return ranks_.all_to_all(sent, received, stream);
+    case collective::broadcast:
+      return ranks_.broadcast(sent, p.call.root, stream);
+  }
+}
+
+SLAMB_DECL void host_ranks::require_right_results(const std::vector<probe>& calls) const {
+  const auto make_one = [this](const probe& p, std::span<std::byte> memory) {
+    in_backend(memory, [this, &p](std::span<std::byte> there) { make(p, there); });
+  };
+  detail::require_right_results(calls, place(), make_one, all(),
+                                [this](const std::string& reason) { ranks_.abort(reason); });
+}
+
+SLAMB_DECL void require_consistent_ranks(const consistency_check& facts, collectives& ranks, const machine& on,
+                                         byte_collectives called) {
+  const host_ranks all(ranks, on);
+  if (ranks.joins_nodes()) require_equal_nodes(all.in_node(), all.inter_node());
+  all.require_sums();
+  facts.require(all.all());
+  all.require_bytes(called);
+}
+
+SLAMB_DECL void rank_agreement::plan(optimizer_core& core) {
+  header_ = core.memory.plan<float>("scalars", core.has_peers() ? sum_header::floats : 0);
+}
+
+SLAMB_DECL void rank_agreement::compare_before_step(optimizer_core& core, const equality& replicas_are_equal) {
+  compares_exchange_ = false;
+  begins_with_equal_parameters_ = std::exchange(has_equal_parameters_, false) && knows_all_steps_;
+  if (!core.has_peers() || core.is_captured()) return;
+  if (!core.is_synchronous() && has_been_seen(core)) throw_difference(core, comparing_call::step, replicas_are_equal);
+  if (is_first_) is_in_first_ = true;
+  compares_exchange_ = every_ > 0 && (is_in_first_ || (ended_ + 1) % every_ == 0);
+  if (is_first_) {
+    require_alike(core, comparing_call::step, replicas_are_equal);
+    if (core.read(&core.record()->skip) == 0)
+      is_first_ = false;  // else a rank has no usable rate, and the step will not happen
+  } else if (is_due(next_) && anchor_ == nullptr && must_be_equal(replicas_are_equal)) {
+    hash_parameters(core, fingerprint_of_parameters{});
+    next_ = next_in_node_ = ended_ + 1 + every_;
+  } else if (is_due(next_in_node_) && core.ranks.local_size() > 1) {
+    hash_parameters(core, fingerprint_of_parameters{}, hashed_values::parameters_in_node);
+    next_in_node_ = ended_ + 1 + every_;
+  }
+}
+
+SLAMB_DECL void rank_agreement::compare_anchor(const optimizer_core& core) {
+  if (anchor_ == nullptr || !core.has_peers() || !is_due(next_)) return;
+  hash_parameters(core, fingerprint_of_anchor{});
+  next_ = ended_ + 1 + every_;
+}
+
+SLAMB_DECL void rank_agreement::compare_in_call(optimizer_core& core, comparing_call call,
+                                                const equality& replicas_are_equal) {
+  if (!core.has_peers() || core.is_captured()) return;
+  begins_with_equal_parameters_ = has_equal_parameters_ && knows_all_steps_;
+  require_alike(core, call, replicas_are_equal);  // also tells other ranks of a difference that a device has found
+}
+
+SLAMB_DECL void rank_agreement::require_same_root(optimizer_core& core, int root) const {
+  if (!core.has_peers()) return;
+  consistency_check facts("", 0);
+  facts.add_word("the rank that they pass to broadcast_parameters()", static_cast<std::uint64_t>(root),
+                 "all ranks must pass the same rank");
+  facts.require(host_ranks(core.ranks.wrapped(), core.on()).all());
+}
+
+SLAMB_DECL void rank_agreement::hash_payload(optimizer_core& core, const payload_view& payload) const {
+  if (!compares_exchange_) return;
+  core.on().clear(std::as_writable_bytes(core.sum_of_each_tile()));  // a pass over payloads adds to them
+  core.on().hash_payload(core.whole_view(), payload, core.all_tiles(), core.sums());
+  core.on().add_up(core.sum_of_each_tile(), core.sums());
+  core.on().invoke({keep_hash{core.record(), hashed_values::payload, core.sums()}});
+}
+
+SLAMB_DECL void rank_agreement::require_not_diverged(optimizer_core& core, const equality& replicas_are_equal) {
+  if (core.is_synchronous() && core.record()->agreement.diverged != 0)
+    throw_difference(core, comparing_call::step, replicas_are_equal);
+}
+
+SLAMB_DECL void rank_agreement::end_step(bool is_captured) noexcept {
+  if (is_captured)
+    knows_all_steps_ = false;
+  else
+    ++ended_;
+  is_in_first_ = false;
+}
+
+SLAMB_DECL void rank_agreement::compare_next() noexcept {
+  is_first_ = true;
+  has_equal_parameters_ = false;
+  anchor_ = nullptr;
+  ended_ = looked_before_ = 0;
+  next_ = next_in_node_ = every_;
+}
+
+SLAMB_DECL void rank_agreement::forget_difference(optimizer_core& core, bool is_other_run) {
+  core.on().invoke({::slamb::detail::forget_difference{core.record(), is_other_run}});
+  is_asked_ = false;
+}
+
+// For a backend that runs behind the host. Returns true if ranks differed when the device was last asked, some steps ago, so
+// that the host need not wait. Asks before steps 4, 8, 16, 32, 64, 128, 192, ….
+SLAMB_DECL bool rank_agreement::has_been_seen(optimizer_core& core) {
+  constexpr std::uint64_t interval = 64;
+  const std::uint64_t step = ended_ + 1;
+  if (step < 4 || step == looked_before_ || !(std::has_single_bit(step) || step % interval == 0)) return false;
+  looked_before_ = step;
+  if (is_asked_) {
+    is_asked_ = false;
+    if (late_->finish(core.ranks) != 0) return true;
+  }
+  if (late_ == nullptr) late_ = core.on().make_late_flag();
+  if (late_ == nullptr) return core.read(&core.record()->agreement.diverged) != 0;
+  core.on().invoke({save_diverged{core.record()}});
+  late_->start(&core.record()->agreement.saved_diverged);
+  is_asked_ = true;
+  return false;
+}
+
+// Sums fingerprints alone, headers without a payload. Waits.
+// @throws rank_mismatch_error, on every rank
+SLAMB_DECL void rank_agreement::require_alike(optimizer_core& core, comparing_call call,
+                                              const equality& replicas_are_equal) {
+  const bool is_step = call == comparing_call::step;
+  const bool looks_at_parameters = call == comparing_call::compare_ranks || (is_step && every_ > 0);
+  const bool has_equal_parameters = must_be_equal(replicas_are_equal);
+  if (has_equal_parameters && looks_at_parameters)
+    hash_parameters(core, fingerprint_of_parameters{});
+  else if (anchor_ != nullptr && looks_at_parameters)
+    hash_parameters(core, fingerprint_of_anchor{});
+  else
+    core.on().invoke({keep_hash{core.record(), hashed_values::parameters, nullptr,
+                                2 * static_cast<std::uint64_t>(call) + (has_equal_parameters ? 1U : 0U)}});
+  if (!has_equal_parameters && looks_at_parameters && core.ranks.local_size() > 1)
+    hash_parameters(core, fingerprint_of_parameters{}, hashed_values::parameters_in_node);
+  if (is_step)
+    core.begin_step();
+  else
+    core.on().invoke({::slamb::detail::begin_step{core.record(), 1.0}});
+
+  const std::span<float> header = core.memory.view(header_);
+  const any_stream stream = core.on().stream();
+  counted_collectives& ranks = core.ranks;
+  if (ranks.local_size() > 1) {
+    core.on().invoke({write_sum_header{core.record(), header.data(), true}});
+    ranks.all_reduce_in_node(header, stream);
+    core.on().invoke(
+        {read_local_sum_header{core.record(), header.data(), ranks.local_size(), ranks.rank(), ranks.size() == 1}});
+  }
+  if (ranks.size() > 1) {
+    core.on().invoke({write_sum_header{core.record(), header.data()}});
+    ranks.all_reduce_sum_with_header(header, header.size(), stream);
+    core.on().invoke({read_sum_header{core.record(), header.data(), ranks.size()}});
+  }
+  if (core.read(&core.record()->agreement.diverged) != 0) throw_difference(core, call, replicas_are_equal);
+}
+
+SLAMB_DECL void rank_agreement::hash_parameters(const optimizer_core& core, const model_pass& fingerprint,
+                                                hashed_values kept_as) const {
+  any_view model = core.unskipped_view();
+  model.compared = anchor_;
+  core.on().run(fingerprint, model, core.all_tiles(), core.sums());
+  core.on().add_up(core.sum_of_each_tile(), core.sums());
+  core.on().invoke({keep_hash{core.record(), kept_as, core.sums()}});
+}
+
+SLAMB_DECL void rank_agreement::keep_selection(const optimizer_core& core) const {
+  core.on().add_up(core.sum_of_each_tile(), core.sums());
+  core.on().invoke({keep_hash{core.record(), hashed_values::selection, core.sums()}});
+}
+
+// Ranks differ: finds the difference, and throws. They compare again before the next step.
+SLAMB_DECL void rank_agreement::throw_difference(optimizer_core& core, comparing_call call,
+                                                 const equality& replicas_are_equal) {
+  const difference_of_ranks difference(core, call, must_be_equal(replicas_are_equal), anchor_);
+  forget_difference(core);
+  float* const anchor = anchor_;
+  compare_next();
+  set_anchor(anchor);
+  difference.find(host_ranks(core.ranks.wrapped(), core.on()), every_ > 0 || call == comparing_call::compare_ranks);
+}
+
+}  // namespace slamb::detail
