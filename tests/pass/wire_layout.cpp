@@ -55,7 +55,7 @@ shared_scales sharing_of(scale_groups scales) {
 wire_map map_of(const wire_case& c) {
   std::vector<mapped_tensor> tensors;
   for (const wire_tensor& l : c.tensors) tensors.push_back({l.size, l.compressed});
-  return {tensors, static_cast<std::size_t>(c.ranks), sharing_of(c.scales), c.scales.block};
+  return {tensors, static_cast<std::size_t>(c.ranks), sharing_of(c.scales), c.scales.block, c.scales.bytes};
 }
 
 wire_layout layout_of(const wire_case& c) { return {c.tensors, c.ranks, c.scales, c.bits}; }
@@ -72,7 +72,8 @@ std::string fault_of(const wire_piece& piece, const wire_map& map, std::size_t f
     if (p.begins_piece != (i == 0)) return "the piece" + where;
     if (piece.owner != (whole ? wire_piece::dense : static_cast<std::uint32_t>(p.owner))) return "the owner" + where;
     if (piece.code + i != p.code) return "the code" + where;
-    if (!whole && piece.scale + block != p.scale) return "the scale" + where;
+    if (!whole && c.scales.of != scale_groups::none && piece.scale + block != 16 / c.scales.bytes + p.scale)
+      return "the scale" + where;
   }
   return {};
 }
@@ -120,8 +121,11 @@ wire_case random_case(std::uint64_t seed) {
   }
   c.ranks = 1 + static_cast<int>(source.below(9));
   c.scales.of = static_cast<scale_groups::kind>(source.below(4));
-  if (c.scales.of == scale_groups::blocks) c.scales.block = 16U << source.below(7);
-  c.bits = 1 << source.below(6);
+  if (c.scales.of == scale_groups::blocks) {
+    c.scales.block = 16U << source.below(7);
+    c.scales.bytes = source.below(2) == 0 ? 4 : 1;
+  }
+  c.bits = 1 + static_cast<int>(source.below(32));
   return c;
 }
 
@@ -179,11 +183,11 @@ TEST_CASE("wire_layout: the numbers of an example") {
     return p.segment == tensor && p.first == first && p.count == count && p.owner == owner && p.code == code &&
            p.scale == scale;
   };
-  CHECK(is(fused.pieces()[0], 0, 0, 256, 0, 0, 0));
-  CHECK(is(fused.pieces()[1], 0, 256, 44, 1, 0, 0));
+  CHECK(is(fused.pieces()[0], 0, 0, 256, 0, 0, 4));
+  CHECK(is(fused.pieces()[1], 0, 256, 44, 1, 0, 4));
   CHECK(is(fused.pieces()[2], 1, 0, 7, wire_piece::dense, 0, 0));
-  CHECK(is(fused.pieces()[3], 2, 0, 200, 1, 48, 0));
-  CHECK_FALSE(is(fused.pieces()[3], 2, 0, 200, 1, 44, 0));
+  CHECK(is(fused.pieces()[3], 2, 0, 200, 1, 48, 4));
+  CHECK_FALSE(is(fused.pieces()[3], 2, 0, 200, 1, 44, 4));
   CHECK(fused.codes() == 256);
   CHECK(fused.codes_at() == 32);
   CHECK(fused.message_bytes() == 128);  // 32 + 32 are used
@@ -194,8 +198,8 @@ TEST_CASE("wire_layout: the numbers of an example") {
   // By tensor: 300 in chunks of 128, and 200 in chunks of 128.
   const wire_layout by_tensor(std::vector<wire_tensor>{{300}, {200}}, 3, {scale_groups::per_tensor, 0}, 8);
   REQUIRE(by_tensor.pieces().size() == 5);
-  CHECK(is(by_tensor.pieces()[2], 0, 256, 44, 2, 0, 0));
-  CHECK(is(by_tensor.pieces()[4], 1, 128, 72, 1, 128, 1));
+  CHECK(is(by_tensor.pieces()[2], 0, 256, 44, 2, 0, 4));
+  CHECK(is(by_tensor.pieces()[4], 1, 128, 72, 1, 128, 5));
   CHECK(by_tensor.codes_at() == 32);
   CHECK(by_tensor.message_bytes() == 384);  // 32 + 256 are used
 }

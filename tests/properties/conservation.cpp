@@ -107,9 +107,8 @@ std::vector<place> places_of(const model& tensors, int world, const Q& quantizer
   for (const slamb::detail::wire_piece& piece : wire.pieces()) {
     for (std::uint64_t k = 0; k < piece.count; ++k) {
       const std::uint64_t block = groups.of == slamb::detail::scale_groups::blocks ? k / groups.block : 0;
-      places.push_back(
-          {piece.owner, static_cast<std::size_t>(wire.codes_at() + 4 * (piece.code + k)),
-           static_cast<std::size_t>(slamb::detail::wire_layout::header_bytes + 4 * (piece.scale + block))});
+      places.push_back({piece.owner, static_cast<std::size_t>(wire.codes_at() + 4 * (piece.code + k)),
+                        static_cast<std::size_t>(4 * (piece.scale + block))});
     }
   }
   return places;

@@ -48,7 +48,7 @@ struct scale_group {
 struct scale_table {
   const scale_group* groups = nullptr;
   const std::uint64_t* tiles = nullptr;   ///< numbers of tiles, group by group
-  const std::uint64_t* places = nullptr;  ///< floats from the first scale of the first message on, group by group
+  const std::uint64_t* places = nullptr;  ///< floats from the first message on, group by group
   std::size_t group_count = 0;
 };
 

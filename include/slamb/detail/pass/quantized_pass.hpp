@@ -27,12 +27,12 @@ struct wire_tile {
   static constexpr std::uint32_t dense = std::numeric_limits<std::uint32_t>::max();
 
   std::uint64_t code = 0;       ///< of its first element in the owner's message; if dense, in the dense buffer
-  std::uint64_t scale = 0;      ///< its first scale in the owner's message
+  std::uint64_t scale = 0;      ///< its first scale, counted from the beginning of the owner's message
   std::uint32_t owner = dense;  ///< the rank that averages it; `dense`: exchanged as floats
 };
 
-/// The buffers of a compressed exchange. Trivially copyable; pointers are in the backend's memory space. A message is [scales:
-/// float][codes], padded as in `wire_layout`. Messages of all ranks follow one another.
+/// The buffers of a compressed exchange. Trivially copyable; pointers are in the backend's memory space. A message is
+/// [header][scales][codes], padded as in `wire_layout`. Messages of all ranks follow one another.
 struct wire_view {
   const wire_tile* tiles = nullptr;       ///< [tiles]
   std::byte* sent = nullptr;              ///< [ranks][message] the codes of this rank's signal, by owner

@@ -63,7 +63,7 @@ struct wire_piece : tile_cut {
 
   std::uint32_t owner = dense;  ///< the rank that averages it; `dense`: exchanged as floats
   std::uint64_t code = 0;       ///< of its first element in the owner's message; if dense, in the dense buffer
-  std::uint64_t scale = 0;      ///< its first scale in the owner's message
+  std::uint64_t scale = 0;      ///< its first scale, counted from the beginning of the owner's message
 };
 
 /// The layout for N ranks. Each rank owns a chunk of ⌈n/(128 N)⌉·128 elements: of all tensors laid end to end, or, with one scale
@@ -104,6 +104,7 @@ class wire_layout {
   std::uint64_t elements() const noexcept { return elements_; }                         ///< compressed
   std::uint64_t dense_elements() const noexcept { return dense_elements_; }             ///< exchanged dense
   std::uint64_t codes() const noexcept { return codes_; }                               ///< of a message, with padding
+  std::uint64_t first_scale() const noexcept { return header_bytes / scales_.bytes; }   ///< counted in scales
   std::uint64_t codes_at() const noexcept { return codes_at_; }                         ///< bytes in front of the codes
   std::uint64_t message_bytes() const noexcept { return message_bytes_; }               ///< with padding
   std::uint64_t all_message_bytes() const noexcept { return ranks_ * message_bytes_; }  ///< of either phase

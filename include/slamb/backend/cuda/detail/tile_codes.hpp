@@ -13,7 +13,6 @@
 #include "slamb/core/bfloat16.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
-#include "slamb/detail/pass/wire_layout.hpp"
 
 namespace slamb::detail::cuda {
 
@@ -76,24 +75,21 @@ struct error_array<no_storage> {
   SLAMB_ELEMENT static scalar bound(scalar x) { return x; }
 };
 
-/// Reads scale number `index` of a message.
+/// Reads a scale, by its place in a message.
 SLAMB_ELEMENT float load_scale(const std::byte* message, std::uint64_t index) {
   float scale = 0.0F;
-  std::memcpy(&scale,
-              __builtin_assume_aligned(message + wire_layout::header_bytes + index * sizeof(float), sizeof(float)),
-              sizeof(float));
+  std::memcpy(&scale, __builtin_assume_aligned(message + index * sizeof(float), sizeof(float)), sizeof(float));
   return scale;
 }
 SLAMB_ELEMENT void store_scale(std::byte* message, std::uint64_t index, float scale) {
-  std::memcpy(__builtin_assume_aligned(message + wire_layout::header_bytes + index * sizeof(float), sizeof(float)),
-              &scale, sizeof(float));
+  std::memcpy(__builtin_assume_aligned(message + index * sizeof(float), sizeof(float)), &scale, sizeof(float));
 }
 
 /// The scale as a quantizer sends it: a float, or a byte. `write_scale` returns the scale that will be read.
 template <class Quantizer>
 SLAMB_ELEMENT float read_scale(const Quantizer& quantizer, const std::byte* message, std::uint64_t index) {
   if constexpr (capability::sends_scales_in_bytes<Quantizer>)
-    return quantizer.decode_scale(static_cast<std::uint8_t>(message[wire_layout::header_bytes + index]));
+    return quantizer.decode_scale(static_cast<std::uint8_t>(message[index]));
   else
     return load_scale(message, index);
 }
@@ -101,7 +97,7 @@ template <class Quantizer>
 SLAMB_ELEMENT float write_scale(const Quantizer& quantizer, std::byte* message, std::uint64_t index, float scale) {
   if constexpr (capability::sends_scales_in_bytes<Quantizer>) {
     const std::uint8_t byte = quantizer.encode_scale(scale);
-    message[wire_layout::header_bytes + index] = static_cast<std::byte>(byte);
+    message[index] = static_cast<std::byte>(byte);
     return quantizer.decode_scale(byte);
   } else {
     store_scale(message, index, scale);

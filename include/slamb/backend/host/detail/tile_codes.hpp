@@ -13,7 +13,6 @@
 #include "slamb/backend/host/detail/storage.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
-#include "slamb/detail/pass/wire_layout.hpp"
 
 namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
@@ -53,18 +52,18 @@ struct error_array<no_storage> {
 
 inline float load_scale(const std::byte* message, std::uint64_t index) {
   float scale = 0.0F;
-  std::memcpy(&scale, message + wire_layout::header_bytes + index * sizeof(float), sizeof(float));
+  std::memcpy(&scale, message + index * sizeof(float), sizeof(float));
   return scale;
 }
 inline void store_scale(std::byte* message, std::uint64_t index, float scale) {
-  std::memcpy(message + wire_layout::header_bytes + index * sizeof(float), &scale, sizeof(float));
+  std::memcpy(message + index * sizeof(float), &scale, sizeof(float));
 }
 
 /// The scale as a quantizer sends it: a float, or a byte. `write_scale` returns the scale that will be read.
 template <class Quantizer>
 float read_scale(const Quantizer& quantizer, const std::byte* message, std::uint64_t index) {
   if constexpr (capability::sends_scales_in_bytes<Quantizer>)
-    return quantizer.decode_scale(std::to_integer<std::uint8_t>(message[wire_layout::header_bytes + index]));
+    return quantizer.decode_scale(std::to_integer<std::uint8_t>(message[index]));
   else
     return load_scale(message, index);
 }
@@ -72,7 +71,7 @@ template <class Quantizer>
 float write_scale(const Quantizer& quantizer, std::byte* message, std::uint64_t index, float scale) {
   if constexpr (capability::sends_scales_in_bytes<Quantizer>) {
     const std::uint8_t byte = quantizer.encode_scale(scale);
-    message[wire_layout::header_bytes + index] = static_cast<std::byte>(byte);
+    message[index] = static_cast<std::byte>(byte);
     return quantizer.decode_scale(byte);
   } else {
     store_scale(message, index, scale);

@@ -11,7 +11,7 @@ SLAMB_DECL void scale_lists::assign_sent(const wire_layout& wire) {
   const std::uint64_t message = wire.message_bytes() / sizeof(float);
   if (fused) {
     begin();
-    for (std::uint64_t rank = 0; rank < wire.ranks(); ++rank) places.push_back(rank * message);
+    for (std::uint64_t rank = 0; rank < wire.ranks(); ++rank) places.push_back(rank * message + wire.first_scale());
   }
   const std::span<const wire_piece> pieces = wire.pieces();
   std::uint64_t number = 0;

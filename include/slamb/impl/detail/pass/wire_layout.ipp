@@ -47,11 +47,9 @@ SLAMB_DECL void wire_layout::cut(std::uint32_t tensor, std::uint64_t size, std::
     const std::uint64_t count = std::min(size - first, (owner + 1) * chunk - (before + first));
     end& message = ends_[owner];
     pieces_.push_back({{tensor, first, count}, static_cast<std::uint32_t>(owner), message.codes, 0});
-    if (scales_.of == scale_groups::per_tensor) pieces_.back().scale = message.scales++;
-    if (scales_.of == scale_groups::blocks) {
-      pieces_.back().scale = message.scales;
-      message.scales += (count + scales_.block - 1) / scales_.block;
-    }
+    if (scales_.of != scale_groups::none) pieces_.back().scale = first_scale() + message.scales;
+    if (scales_.of == scale_groups::per_tensor) ++message.scales;
+    if (scales_.of == scale_groups::blocks) message.scales += (count + scales_.block - 1) / scales_.block;
     message.codes += padded(count, code_unit);
     first += count;
   }
