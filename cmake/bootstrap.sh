@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs what is missing to build the programs and the tests, with the system's package manager.
 #
-#   bash cmake/bootstrap.sh [build] [train] [test] [cross] [docs] [pytorch] [--check]
+#   bash cmake/bootstrap.sh [build] [train] [test] [bench] [lint] [cross] [docs] [pytorch] [--check]
 #
-# Groups: build (compiler and CMake), train (the example's libraries and gnuplot), test (what the tests and benchmarks need),
-# cross (on x86-64: a compiler for aarch64 and qemu, which runs what it makes), docs (what builds the site), pytorch (what the
-# tests of the Python package need). No group: build, train and test.
+# Groups: build (compiler and CMake), train (the example's libraries and gnuplot), test (what the tests of the library need), bench (what
+# the benchmarks need), lint (another compiler, clang-format, clang-tidy, and what the checks of sources and scripts need), cross (on
+# x86-64: a compiler for aarch64 and qemu, which runs what it makes), docs (what builds the site), pytorch (what the tests of the Python
+# package need). No group: build, train, test, bench and lint.
 # --check installs nothing and exits 1 if something is missing.
 # On Debian and Ubuntu missing packages are installed by apt, as root or through sudo; a machine that has them all needs no
 # network. Elsewhere the names are listed and the script exits 1, unless the tools and libraries are all there already.
@@ -13,14 +14,16 @@ set -euo pipefail
 
 build_packages=(g++ cmake ninja-build)
 train_packages=(libeigen3-dev libcli11-dev nlohmann-json3-dev gnuplot-nox)
-test_packages=(doctest-dev libbenchmark-dev clang clang-format clang-tidy python3 procps openmpi-bin libopenmpi-dev)
+test_packages=(doctest-dev libcli11-dev openmpi-bin libopenmpi-dev procps)
+bench_packages=(libbenchmark-dev libcli11-dev nlohmann-json3-dev python3)
+lint_packages=(clang clang-format clang-tidy python3)
 docs_packages=(doxygen python3 python3-sphinx python3-myst-parser python3-breathe furo)
 # Without OpenBLAS, Debian's torch multiplies matrices by the reference BLAS, twenty times as slowly.
 pytorch_packages=(python3-torch python3-venv python3-matplotlib python3-tqdm libopenblas0-pthread)
 cross_packages=()
 if [[ "$(uname -m)" == x86_64 ]]; then cross_packages=(g++-aarch64-linux-gnu qemu-user); fi
 
-usage() { sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
+usage() { sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 check_only=false
 any_group=false
@@ -30,16 +33,18 @@ for argument in "$@"; do
     build) wanted+=("${build_packages[@]}") any_group=true ;;
     train) wanted+=("${train_packages[@]}") any_group=true ;;
     test) wanted+=("${test_packages[@]}") any_group=true ;;
+    bench) wanted+=("${bench_packages[@]}") any_group=true ;;
+    lint) wanted+=("${lint_packages[@]}") any_group=true ;;
     cross) wanted+=(${cross_packages[@]+"${cross_packages[@]}"}) any_group=true ;;
     docs) wanted+=("${docs_packages[@]}") any_group=true ;;
     pytorch) wanted+=("${pytorch_packages[@]}") any_group=true ;;
     --check) check_only=true ;;
     -h | --help) usage; exit 0 ;;
-    *) echo "bootstrap.sh: '$argument' is no group; expected build, train, test, cross, docs, pytorch or --check" >&2; exit 2 ;;
+    *) echo "bootstrap.sh: '$argument' is no group; expected build, train, test, bench, lint, cross, docs, pytorch or --check" >&2; exit 2 ;;
   esac
 done
 if ! $any_group; then
-  wanted=("${build_packages[@]}" "${train_packages[@]}" "${test_packages[@]}")
+  wanted=("${build_packages[@]}" "${train_packages[@]}" "${test_packages[@]}" "${bench_packages[@]}" "${lint_packages[@]}")
 fi
 
 # A package counts as present when dpkg has it, or when what it brings is there by other means (a tool on PATH, a package

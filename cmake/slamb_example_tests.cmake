@@ -3,7 +3,6 @@ include_guard(GLOBAL)
 include(slamb_packages)
 include(slamb_programs)
 
-
 # slamb_example_tests(<example> [LIBRARIES <target>…]): slamb_<example>_tests, from the sources in the current folder. The source
 # some.cpp has the name examples/<example>/some in SLAMB_TESTS_ONLY and SLAMB_TESTS_LEFT_OUT. If no source is left, there is no
 # program.
@@ -13,13 +12,10 @@ function(slamb_example_tests example)
   set(sources)
   foreach(source IN LISTS found)
     cmake_path(GET source STEM name)
-    set(name "examples/${example}/${name}")
-    if(SLAMB_TESTS_ONLY AND NOT name MATCHES "^(${SLAMB_TESTS_ONLY})$")
-      continue()
-    elseif(SLAMB_TESTS_LEFT_OUT AND name MATCHES "^(${SLAMB_TESTS_LEFT_OUT})$")
-      continue()
+    slamb_is_wanted(wanted "examples/${example}/${name}")
+    if(wanted)
+      list(APPEND sources "${source}")
     endif()
-    list(APPEND sources "${source}")
   endforeach()
   if(NOT sources)
     return()

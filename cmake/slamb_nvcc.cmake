@@ -44,7 +44,7 @@ if(NOT SLAMB_BUILD_DEVICE_BENCHMARK)
 endif()
 find_package(Python3 3.8 COMPONENTS Interpreter QUIET)
 if(SLAMB_BUILD_DEVICE_TESTS AND NOT Python3_FOUND)
-  message(FATAL_ERROR "The device tests need python3, which was not found: `bash cmake/bootstrap.sh test`, or go without: "
+  message(FATAL_ERROR "The device tests need python3, which was not found: `bash cmake/bootstrap.sh lint`, or go without: "
                       "-DSLAMB_BUILD_DEVICE_TESTS=OFF.")
 endif()
 

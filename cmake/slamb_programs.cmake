@@ -77,6 +77,17 @@ function(slamb_program name)
   endif()
 endfunction()
 
+# slamb_is_wanted(<variable> <path>): ON if the test of this path, as core/random, or examples/train/run for one of an example, is to
+# be built, by SLAMB_TESTS_ONLY and SLAMB_TESTS_LEFT_OUT.
+function(slamb_is_wanted variable path)
+  set(${variable} ON PARENT_SCOPE)
+  if(SLAMB_TESTS_ONLY AND NOT path MATCHES "^(${SLAMB_TESTS_ONLY})$")
+    set(${variable} OFF PARENT_SCOPE)
+  elseif(SLAMB_TESTS_LEFT_OUT AND path MATCHES "^(${SLAMB_TESTS_LEFT_OUT})$")
+    set(${variable} OFF PARENT_SCOPE)
+  endif()
+endfunction()
+
 # slamb_compile_quickly([LEVEL <level>] [TARGETS <target>…] [SOURCES <file>…]): compiles with -Og, or this level, in place of
 # -O3, because it takes less time. tests/isa checks that bits do not depend on the level.
 function(slamb_compile_quickly)

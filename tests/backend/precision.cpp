@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "slamb/backend/cuda/emulated_backend.hpp"
+#include "instances/emulated.hpp"
 #include "slamb/slamb.hpp"
 #include "support/draws.hpp"
 #include "support/generate.hpp"
@@ -244,7 +244,6 @@ TEST_CASE("precision: with master copies every recipe has the bits of its twin o
   check_against_floats<one_bit_adam_on>(of_one_bit, host);
   check_against_floats<one_bit_lamb_on>(of_one_bit, host);
   check_against_floats<zero_one_adam_on>(of_zero_one, host);
-  check_against_floats<one_bit_lamb_in_16_bits_on>(of_one_bit, host);
   check_against_floats<zero_one_adam_in_16_bits_on>(of_zero_one, host);
 }
 
@@ -255,11 +254,10 @@ TEST_CASE("precision: with master copies emulated kernels have the bits of their
   check_against_floats<one_bit_lamb_in_16_bits_on, emulated_backend>(of_one_bit);
 }
 
-TEST_CASE("precision: without master copies every recipe stores the same bytes on all backends") {
+// Each recipe once or twice, in one of these tests. Rounding and storage belong to an array, not to a recipe.
+TEST_CASE("precision: without master copies recipes store the same bytes on all backends") {
   check_chance_on_all_backends<lamb_on>(of_lamb);
-  check_chance_on_all_backends<slamb_on>(of_slamb);
   check_chance_on_all_backends<one_bit_adam_on>(of_one_bit);
-  check_chance_on_all_backends<zero_one_adam_on>(of_zero_one);
 }
 
 TEST_CASE("precision: with moments in fewer bits every recipe stores the same bytes on all backends") {
@@ -268,7 +266,6 @@ TEST_CASE("precision: with moments in fewer bits every recipe stores the same by
   check_chance_on_all_backends<adamw_on, stochastic_rounding, eight_bit_moments>([](auto&) {});
   check_chance_on_all_backends<lamb_on, master_copies, eight_bit_moments>(of_lamb);
   check_chance_on_all_backends<slamb_on, stochastic_rounding, eight_bit_moments>(of_slamb);
-  check_chance_on_all_backends<slamb_on, master_copies, bfloat16_momentum>(of_slamb);
   check_chance_on_all_backends<one_bit_lamb_on, stochastic_rounding, eight_bit_moments>(of_one_bit);
   check_chance_on_all_backends<one_bit_adam_on, master_copies, bfloat16_momentum>(of_one_bit);
   check_chance_on_all_backends<zero_one_adam_on, stochastic_rounding, eight_bit_moments>(of_zero_one);

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/cuda/emulated_backend.hpp"
+#include "instances/emulated.hpp"
 #include "slamb/backend/precision.hpp"
 #include "slamb/slamb.hpp"
 #include "support/generate.hpp"

@@ -153,7 +153,7 @@ class tree:
     def wrong_patterns(self):
         names = [source.with_suffix("").as_posix() for source in self.sources]
         for script in ("CMakePresets.json", "tests/run.sh"):
-            for pattern in re.findall(r'SLAMB_TESTS_(?:ONLY=|LEFT_OUT": ")([^"]+)', text_of(self.root / script)):
+            for pattern in re.findall(r'SLAMB_TESTS_(?:ONLY=|LEFT_OUT=|LEFT_OUT": ")([^"]+)', text_of(self.root / script)):
                 for name in alternatives(pattern):
                     if not any(re.fullmatch(name, n) for n in names):
                         yield f"{script}: no source is called '{name}'"

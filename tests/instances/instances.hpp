@@ -15,11 +15,8 @@ extern template class collectives_of<self_communicator, host_stream>;
 #include "instances/lamb.def"
 #include "instances/one_bit.def"
 #include "instances/slamb.def"
-#if defined(SLAMB_INSTANCES_OF_COMBINATIONS)
-#include "instances/combinations_adamw.def"
-#include "instances/combinations_lamb.def"
-#include "instances/combinations_one_bit.def"
-#include "instances/combinations_zero_one_adam.def"
+#if defined(SLAMB_INSTANCES_ON_OTHER_BACKENDS)
+#include "instances/mixed.def"
 #endif
 #undef SLAMB_RECIPE
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "instances/emulated.hpp"
 #include "slamb/slamb.hpp"
 #include "support/deferred_backend.hpp"
 #include "support/one_bit_cluster.hpp"

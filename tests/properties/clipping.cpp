@@ -116,7 +116,7 @@ TEST_CASE("clipping: SLAMB, 1-bit Adam, 1-bit LAMB and 0/1 Adam act as on clippe
   const std::function<bool(std::size_t)> in_warm_up = [](std::size_t t) { return t < 4; };
   check<slamb::one_bit_adam<thread_communicator>>({.epsilon = 1e-3, .warm_up = {4}}, in_warm_up);
   check<slamb::one_bit_lamb<thread_communicator>>({.epsilon = 1e-3, .warm_up = {4}}, in_warm_up);
-  // τ = 2, 3, 4 and 6 refresh the variance: support/every_recipe.hpp
+  // τ = 2, 3, 4 and 6 refresh the variance: support/every_recipe.cpp
   check<slamb::zero_one_adam<thread_communicator>>({.epsilon = 1e-3,
                                                     .variance_schedule = {.freeze_step = 6, .update_scaler = 2},
                                                     .local_schedule = {.scaler = 2, .clipper = 4}},

@@ -211,34 +211,27 @@ void check_both_errors(const Q& quantizer) {
 
 }  // namespace
 
-// Each quantizer with one feedback, and each feedback with one quantizer. exchange/quantized.cpp checks more combinations,
-// without an optimizer.
+// Each kind of scale with one feedback, and each feedback with one quantizer. exchange/quantized.cpp checks the sums of every
+// quantizer, without an optimizer.
 TEST_CASE("conservation: the loss of signs is in the errors") {
   for (const slamb::scale_sharing scales : {slamb::scale_sharing::fused, slamb::scale_sharing::per_tensor}) {
     check_both_errors(slamb::sign{.scales = scales});
-    check_conservation<slamb::residual<>>(slamb::sign{.scales = scales}, 3);
     check_conservation<slamb::no_error_feedback>(slamb::sign{.scales = scales}, 3);
-    check_both_errors(slamb::basic_sign<slamb::segment_scale::l1>{.scales = scales});
   }
 }
 
 TEST_CASE("conservation: the loss of integers is in the errors") {
-  check_both_errors(slamb::int8{});
   check_conservation<slamb::residual<>>(slamb::int4{}, 3);
   check_conservation<slamb::residual<>>(slamb::int4{.block = 16}, 3);
 }
 
-TEST_CASE("conservation: the loss of floats of fewer bits is in the errors") {
-  check_both_errors(slamb::natural{});
-  check_conservation<slamb::no_error_feedback>(slamb::bf16{}, 3);
-  check_both_errors(slamb::fp16{});
-}
+TEST_CASE("conservation: the loss of powers of two is in the errors") { check_both_errors(slamb::natural{}); }
 
 TEST_CASE("conservation: the comparison can fail") {
   const slamb::sign quantizer{};
   CHECK(find_deviations<slamb::two_sided<>>(quantizer, 3, false, true).signal > 1e-2);
   CHECK(find_deviations<slamb::two_sided<>>(quantizer, 3, true, false).mean > 1e-2);
-  CHECK(find_deviations<slamb::residual<>>(quantizer, 3, true, true).mean > 1e-2);
+  CHECK(find_deviations<slamb::residual<>>(slamb::int4{}, 3, true, true).mean > 1e-2);
   CHECK(find_deviations<slamb::no_error_feedback>(quantizer, 3, true, false).signal > 1e-2);
 }
 

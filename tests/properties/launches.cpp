@@ -12,6 +12,7 @@
 
 #include "../../bench/bytes_of_steps.hpp"
 #include "../../bench/gpu/passes.hpp"
+#include "instances/emulated.hpp"
 #include "slamb/slamb.hpp"
 #include "support/recorded_backend.hpp"
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/cuda/emulated_backend.hpp"
+#include "instances/emulated.hpp"
 #include "slamb/slamb.hpp"
 
 namespace properties_minimal_sparsifier_tests {

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/cuda/emulated_backend.hpp"
+#include "instances/emulated.hpp"
 #include "slamb/kit.hpp"
 #include "slamb/slamb.hpp"
 #include "support/draws.hpp"

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/cuda/emulated_backend.hpp"
+#include "instances/emulated.hpp"
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 #include "support/deferred_backend.hpp"

@@ -110,20 +110,6 @@ double left_after(const typename Optimizer::options_type& options, double rate, 
   return left_after(maker_of<Optimizer>(options), rate, steps);
 }
 
-/// Calls visit(name, compressor) for each quantizer of slamb_train. Recipes with these quantizers are compiled in
-/// tests/instances.
-template <class Visit>
-void for_each_quantizer(const Visit& visit) {
-  constexpr auto per_tensor = slamb::scale_sharing::per_tensor;
-  visit("sign, fused", slamb::sign{});
-  visit("sign, per tensor", slamb::sign{.scales = per_tensor});
-  visit("int8", slamb::int8{});
-  visit("int4", slamb::int4{.block = 64});
-  visit("natural", slamb::natural{});
-  visit("bf16", slamb::bf16{});
-  visit("fp16", slamb::fp16{});
-}
-
 /// Calls visit with one scale for all tensors, and with one for each tensor.
 template <class Quantizer, class Visit>
 void for_both_scales(const std::string& name, Quantizer quantizer, const Visit& visit) {

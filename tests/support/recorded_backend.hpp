@@ -137,13 +137,3 @@ class recorded_communicator {
 };
 
 }  // namespace test_support
-
-namespace slamb::detail {
-
-using test_support::recorded_backend;
-
-#define SLAMB_RECIPE(...) extern template struct recipe_maker<__VA_ARGS__>;
-#include "support/recorded.def"
-#undef SLAMB_RECIPE
-
-}  // namespace slamb::detail

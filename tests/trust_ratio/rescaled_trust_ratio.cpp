@@ -74,8 +74,6 @@ TEST_CASE("the ratio of the mean step: one rank takes LAMB's steps, whatever it 
 
 TEST_CASE("the cap: both forms follow the oracle, also with ages that are stored") {
   check_cap<slamb::rescaling::product>(slamb::random_k<>{.k = 0.25});
-  check_cap<slamb::rescaling::product>(slamb::random_k<slamb::sampling::bernoulli>{.k = 0.25});
-  check_cap<slamb::rescaling::blend>(slamb::random_k<>{.k = 0.25});
   check_cap<slamb::rescaling::blend>(slamb::random_k<slamb::sampling::bernoulli>{.k = 0.25});
 }
 
