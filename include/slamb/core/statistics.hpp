@@ -114,7 +114,8 @@ struct statistics {
   /// step throws it.
   bool has_diverged = false;
   /// The norm by which the last step taken has clipped, over all tensors, before clipping: ‖ḡ‖ or √(mean ‖g_i‖²), equal on all
-  /// ranks, or ‖g_i‖ with clip_locally. Exists only with max_gradient_norm, after the first step since construction or load_state.
+  /// ranks, or ‖g_i‖ with clip_locally. Empty without max_gradient_norm, and
+  /// before the first step after construction or load_state.
   std::optional<double> gradient_norm{};
   std::string phase{};       ///< phase of the algorithm: "dense", "sparse", …
   traffic_counts traffic{};  ///< traffic of this rank's steps

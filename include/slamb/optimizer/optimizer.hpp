@@ -334,7 +334,7 @@ class optimizer {
   /// Continues as after `taken` steps, with the moments and the parameters as they are: bias corrections, schedules and the
   /// random numbers of the next step are those of step `taken` + 1. For moments that come from another optimizer.
   ///
-  /// What load_state does after it has restored a state happens here too. If fixed_warm_up is not longer than `taken`, compression
+  /// Continues as load_state does after it has restored a state. If fixed_warm_up is not longer than `taken`, compression
   /// begins at once, by the v that has been written. A warm-up that has ended does not begin again, nor does the first phase of
   /// 0/1 Adam. Local steps of 0/1 Adam begin at the present parameters if `taken` is beyond its first phase. 1-bit LAMB has no
   /// average of the trust ratio of steps that it has not taken itself. All ranks must make the same call; the next step compares

@@ -134,9 +134,8 @@ class slamb_recipe final
     is_averaging_ = false;
   }
 
-  // Parameters may differ after the first step, except in the step after an averaging. This excludes an averaging that has
-  // failed, and a step before a state was loaded, because another run may have had another interval. Before differences are
-  // exchanged for the first time, parameters must be equal.
+  // Replicas are equal before step 1, and in the step after a successful average of this run: a loaded state may come from
+  // another interval. With differences they are equal until these are first exchanged.
   bool replicas_differ() override {
     const auto after_averaging = [this, first = context_.first_taken()](std::uint64_t t) {
       return !outer_step_type::sends_codes && t - 1 > first && !is_averaging_ && options_.local_steps > 0 &&

@@ -28,8 +28,8 @@ namespace sync {
 ///     d_i = p_i − ref;   q_i = Q(d_i);   s = mean of q_i;   s' = M(s + e);   e ← s + e − s'
 ///     ref ← ref + s';   p_i ← ref + (d_i − q_i)
 ///
-/// What Q does not send stays in the parameters themselves, so a rank has no error buffer. The mean of all p_i, plus e, is
-/// what it was before the exchange, for any Q and M.
+/// The compression error of Q stays in p_i, so a rank has no error buffer. The exchange preserves the mean of all p_i, plus e, for
+/// every Q and M.
 ///
 /// The common point is first that of the parameters before the first step, which are equal on all ranks. Later, replace parameters
 /// by `broadcast_parameters()`. A tensor without a gradient is not exchanged. `tensor_options::rows` has no effect here. Parameters of

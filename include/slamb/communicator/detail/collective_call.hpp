@@ -1,4 +1,4 @@
-// What a rank calls: a collective, its sizes and element type, what is wrong with them, and its words for error messages.
+// A rank's call of a collective: its sizes and element type, their validation, and its words for error messages.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace slamb::detail {
 
-/// What ranks must agree on in one collective.
+/// The parts of a call in which all ranks must agree.
 struct collective_call {
   collective kind = collective::all_reduce;
   char family = '?';             // of the elements: f(loat), i(nt), u(nsigned), ?
@@ -39,7 +39,7 @@ constexpr const char* to_text(collective kind) noexcept {
   return names[static_cast<std::size_t>(kind)];
 }
 
-/// What a collective must do, for error messages.
+/// The result that a collective must have, for error messages.
 constexpr const char* rule_of(collective kind) noexcept {
   constexpr std::array rules{"every rank's `values` must become their sum over ranks",
                              "`all` must be every rank's `mine`, in rank order",
@@ -51,7 +51,7 @@ constexpr const char* rule_of(collective kind) noexcept {
 /// "all_reduce_sum of 100 float32", "broadcast of 7 uint8 from root 1".
 std::string to_text(const collective_call& call);
 
-/// What is wrong with the arguments of a collective among `ranks` ranks, for an error message; empty if nothing is.
+/// Validates the arguments of a collective among `ranks` ranks. Returns the error text, or an empty string.
 std::string broadcast_fault(int root, int ranks);
 std::string all_gather_fault(std::size_t mine, std::size_t all, int ranks);
 std::string all_to_all_fault(std::size_t send, std::size_t receive, int ranks);

@@ -1,4 +1,4 @@
-// How values of several ranks are added, element by element: the same bits by every communicator that makes sums itself.
+// Element-wise reduction in rank order. Every communicator that makes sums itself uses it, so all return the same bits.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ SLAMB_HOST_DEVICE constexpr T wrapping_sum(T a, T b) noexcept {
   }
 }
 
-/// What sums of T are made in. Gradients of many ranks nearly cancel, and what is left must not be rounding errors.
+/// The accumulator of sums of T. Floats accumulate in double, because gradients of many ranks nearly cancel.
 template <class T>
 using wide = std::conditional_t<std::is_same_v<T, float>, double, T>;
 

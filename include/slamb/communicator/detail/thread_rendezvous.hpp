@@ -1,4 +1,4 @@
-// Where the ranks of a thread_group meet: who has arrived with which call, who has left, and why the group failed.
+// The meeting point of the ranks of a thread_group: who has arrived with which call, who has left, and why the group failed.
 // It holds no payload. thread_communicator.hpp does the work between `meet` and `part`.
 #pragma once
 
@@ -22,7 +22,7 @@ namespace slamb::detail {
 /// "rank 2", "ranks 0, 2, 5", of the bits set.
 std::string ranks_to_text(std::uint64_t ranks);
 
-/// What a rank shows its peers while they meet.
+/// The call and the buffers that a rank shows its peers while they meet.
 struct rendezvous_post {
   collective_call call;
   const void* in = nullptr;

@@ -1,4 +1,4 @@
-// How host code reaches a backend's memory, whatever the backend.
+// Access of host code to the memory of any backend.
 #pragma once
 
 #include <cstddef>

@@ -5,7 +5,7 @@
 
 namespace slamb::detail {
 
-/// How a thread rounds, and if it treats subnormal numbers as 0, as torch.set_flush_denormal(True) asks it to. Results have the same
+/// The floating-point modes of a thread: its rounding, and if it treats subnormal numbers as 0, as torch.set_flush_denormal(True) asks it to. Results have the same
 /// bits on two threads only if their modes are equal. On processors other than x86-64 and 64-bit ARM it is empty: threads keep the
 /// modes that they began with.
 class float_modes {

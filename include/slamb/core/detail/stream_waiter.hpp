@@ -1,4 +1,4 @@
-// How a backend waits: through the Communicator.
+// Waits for the work of a stream, through the Communicator.
 #pragma once
 
 #include "slamb/core/detail/any_stream.hpp"

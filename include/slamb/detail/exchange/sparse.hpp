@@ -56,7 +56,7 @@ struct codes_of_payload<Compressor, KeepsApart, Context>
   explicit codes_of_payload(const Compressor& compressor) : codes_of_payload::quantized_payload(compressor.quantizer) {}
 };
 
-/// What a recipe asks of its sparse exchange.
+/// Settings of a sparse exchange, by its recipe.
 struct sparse_exchange_settings {
   std::uint64_t columns = 1;       ///< arrays that its pass packs; the first is exchanged, the others are for `sum`
   std::uint64_t least_floats = 0;  ///< of `buffer`, which the recipe may use between steps

@@ -45,7 +45,7 @@ class side_sums {
   virtual void join() = 0;
 };
 
-/// What a backend is.
+/// Properties of a backend.
 struct machine_facts {
   bool is_synchronous = true;     ///< work is done when a call returns
   bool takes_types = false;       ///< parameters and gradients may have sixteen bits

@@ -84,7 +84,7 @@ struct scale_lists {
   }
 };
 
-/// What precedes the scales and codes of a message, whatever their format.
+/// The first bytes of a message, before scales and codes of any format.
 struct message_header {
   std::uint32_t has_overflow = 0;  ///< not 0: the sender has found a value that is not finite in this step
   std::uint32_t unused = 0;

@@ -130,7 +130,7 @@ struct compared : state_array {
 
 }  // namespace array
 
-/// How a state array is stored with this precision.
+/// Storage of a state array with this precision.
 template <class Array, class Precision>
 struct storage_of {
   using type = as_floats;
@@ -268,7 +268,7 @@ struct model_view {
       nullptr;  ///< if it points to a value other than 0, the step is skipped and passes do nothing
 };
 
-// What a view has for some precisions only. These are bases because views are parameters of kernels: as [[no_unique_address]] members,
+// Members of a view that only some precisions need. These are bases because views are parameters of kernels: as [[no_unique_address]] members,
 // nvcc 13.0 would lay out the view on the device in more bytes than on the host.
 template <class Draws>
 struct draws_in_view {

@@ -1,4 +1,4 @@
-// How arrays are stored: the types of parameters and gradients, and of m and v.
+// Storage of arrays: the types of parameters and gradients, and of m and v.
 //
 // Passes compute in floats. A precision gives the types of the pointers by which a backend reads and writes arrays:
 //
@@ -80,7 +80,7 @@ SLAMB_HOST_DEVICE bool is_zero(const eight_bit_numbers<Signed>& array, std::size
   return (array.codes[i] & dynamic_map<Signed>::last) == 0;
 }
 
-// How a state array is stored.
+// Storage of a state array.
 
 struct as_floats {
   using pointer = float*;

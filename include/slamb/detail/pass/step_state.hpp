@@ -21,7 +21,7 @@ struct tile_ranges {
   tile_range of[3];
 };
 
-/// What the host may have to know of the steps so far.
+/// The outcome of the steps so far, as far as the host may need it.
 struct step_outcome {
   std::uint64_t taken = 0;  ///< t: steps so far
   tile_ranges late{};       ///< tensors with late elements, where a recipe has searched for them
@@ -91,7 +91,7 @@ auto all_in_order(const First& first, const Rest&... rest) {
   return in_order<First, Rest...>{first, all_in_order(rest...)};
 }
 
-/// How gradients are scaled as they are read, and the cell by which a framework's loss scaler and the step tell each other of
+/// The scale of gradients as they are read, and the cell by which a framework's loss scaler and the step tell each other of
 /// overflows. Cells are in the backend's memory.
 struct gradient_scaling {
   double factor = 1.0;                ///< g = factor · gradient / *loss_scale; in [1.2e-38, 3.4e38]

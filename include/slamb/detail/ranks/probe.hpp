@@ -187,7 +187,7 @@ inline std::size_t first_altered(const probe& p, std::span<const std::byte> foun
   return i;
 }
 
-/// What is wrong with `found`, the bits of element i of a sum; empty if nothing is.
+/// Checks `found`, the bits of element i of a sum. Returns the error text, or an empty string.
 inline std::string wrong_sum(const probe& p, std::uint64_t found, std::uint64_t i) {
   constexpr const char* adds_up = "but the ranks' values add up to ";
   if (p.call.family != 'f') {

@@ -15,7 +15,7 @@ namespace slamb::detail {
 
 class optimizer_core;
 
-/// What the ranks' local steps have done since the last exchange: docs/algorithms/zero_one_adam.md (12).
+/// The ranks' local steps since the last exchange: docs/algorithms/zero_one_adam.md (12).
 class local_steps {
  public:
   explicit local_steps(std::size_t tensors)

@@ -128,7 +128,8 @@ class outer_step {
 
   explicit outer_step(Exchange exchange, const Pass& pass = {}) : codes_(std::move(exchange)), pass_(pass) {}
 
-  /// Divides the tiles; to be called before a tensor is marked as dense for another exchange, and before sums are planned.
+  /// Plans memory, and cuts the tiles at the borders of chunks. Call it before tensors are marked as dense, and before sums are
+  /// planned.
   void plan(Context& context) {
     codes_.plan(context, false);
     anchor_.plan(context, codes_.is_active(context));

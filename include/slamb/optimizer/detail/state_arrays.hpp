@@ -53,7 +53,7 @@ any_view any_view_of(const View& view) noexcept {
 template <class... Arrays>
 class state_arrays {
  public:
-  /// What the arrays are, in the order of this list.
+  /// Names and sizes of the arrays, in the order of this list.
   template <class Precision>
   static constexpr std::array<stored_array, sizeof...(Arrays)> stored{
       stored_array{Arrays::name, storage_of_t<Arrays, Precision>::element_bytes}...};

@@ -60,7 +60,7 @@ class synthetic_model {
 /// The learning rate of trials, at which parameters stay in the range of floats unless λ is very large.
 inline constexpr double trial_rate = 1e-4;
 
-/// How `choose` times an optimizer of this recipe. This is for recipes whose steps all cost the same.
+/// Tells `choose` how to time an optimizer of this recipe. This one is for recipes whose steps all cost the same.
 template <class Optimizer, class Recipe>
 struct trial_of_recipe {
   static_assert(

@@ -31,7 +31,7 @@ struct at_once<Precision, arrays<Arrays...>> {
   using type = union_of_t<arrays<>, arrays_if<!is_in_blocks<stored_pointer_t<Arrays, Precision>>, arrays<Arrays>>...>;
 };
 
-/// What a thread writes to arrays in blocks, for four elements: it waits until all elements of the blocks are known.
+/// Four values of one thread for arrays stored in blocks, kept in registers until the scale of the block is known.
 template <class List>
 struct waiting_group;
 template <class... Arrays>

@@ -137,7 +137,7 @@ SLAMB_DECL void optimizer_core::require_no_capture(const char* needed_for) const
     throw_sentence<std::logic_error>({"this call cannot be captured into a graph, because ", needed_for});
 }
 
-// What a pass has left for each tile, in host memory: where it is, or in `copy`.
+// The results of a pass for each tile, in host memory: where they are, or in `copy`.
 SLAMB_DECL std::span<const double> optimizer_core::results_of_tiles(std::size_t results,
                                                                     std::vector<double>& copy) const {
   const std::span<const double> there(sums(), tensors.tiles().size() * results);
