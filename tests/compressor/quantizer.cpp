@@ -468,8 +468,12 @@ TEST_CASE("four_levels: conforms") {
   check(slamb::four_levels{.block = 16, .zero_aware = true});
 }
 
-TEST_CASE("integer: conforms, with 2, 4 and 8 bits") {
+TEST_CASE("integer: conforms, with 2 to 8 bits") {
   check(slamb::integer<2>{});
+  check(slamb::integer<3>{});
+  check(slamb::integer<5>{.block = 64});
+  check(slamb::integer<6>{});
+  check(slamb::integer<7>{});
   check(slamb::int4{});
   check(slamb::int8{.block = 16, .seed = 3});
 }
