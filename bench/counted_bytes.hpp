@@ -74,8 +74,7 @@ double counted_bytes(const made_by<Communicator, slamb::detail::slamb_recipe<Com
   const payload_fractions payload = payload_at(taken.last, tensors, optimizer.options());
   const slamb::plan::storage_bytes stored = slamb::plan::stored_by<Backend>(tensors);
   return passes::memory_bytes(optimizer.options().compressor, taken.ranks, payload.sent, payload.selectable, stored) +
-         taken.averagings *
-             slamb::detail::outer_step_bytes(optimizer.options().parameter_sync, taken.ranks, stored);
+         taken.averagings * slamb::detail::outer_step_bytes(optimizer.options().parameter_sync, taken.ranks, stored);
 }
 
 /// 1-bit Adam and 1-bit LAMB.

@@ -279,15 +279,16 @@ TEST_CASE("collectives: messages begin at multiples of 128 bytes and have such s
 }
 
 TEST_CASE("collectives: the padding of a message is zeros, for any previous memory") {
-  // Chunks of 256 elements: each message has 32 bytes of signs, from byte 16 on.
+  // Chunks of 256 elements: each message has a header of 16 bytes, a scale, and 32 bytes of signs from byte 32 on.
   const experiment e = test_support::make_experiment({{700}}, 46, 3, 1);
   const std::vector<std::byte> message = handed_by<measured_lamb<slamb::sign>>(e, {}).message;
   REQUIRE(message.size() == 128);
   const auto is_set = [](std::byte b) { return b != std::byte{0}; };
-  CHECK(std::any_of(message.begin(), message.begin() + 4, is_set));
-  CHECK(std::none_of(message.begin() + 4, message.begin() + 16, is_set));
-  CHECK(std::any_of(message.begin() + 16, message.begin() + 48, is_set));
-  CHECK(std::none_of(message.begin() + 48, message.end(), is_set));
+  CHECK(std::none_of(message.begin(), message.begin() + 16, is_set));
+  CHECK(std::any_of(message.begin() + 16, message.begin() + 20, is_set));
+  CHECK(std::none_of(message.begin() + 20, message.begin() + 32, is_set));
+  CHECK(std::any_of(message.begin() + 32, message.begin() + 64, is_set));
+  CHECK(std::none_of(message.begin() + 64, message.end(), is_set));
 }
 
 TEST_CASE("statistics: phases have names and first steps, and their traffic adds up to the total after every step") {

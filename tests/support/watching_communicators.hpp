@@ -106,7 +106,9 @@ class scale_watching_communicator {
  private:
   void keep(std::span<const std::byte> message) {
     scales_->push_back(0.0F);
-    std::memcpy(&scales_->back(), message.data(), sizeof(float));
+    constexpr std::size_t header_bytes = 16;
+    if (message.size() >= header_bytes + sizeof(float))
+      std::memcpy(&scales_->back(), message.data() + header_bytes, sizeof(float));
   }
 
   Base base_;

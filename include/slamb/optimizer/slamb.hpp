@@ -114,9 +114,10 @@ class slamb_recipe final
     mark_dense_tensors();
     context_.plan_sums(TrustRatio::sums_per_segment);
     factors_ = context_.memory.template plan<factors_type>("trust ratios", context_.tensors.segments().size());
-    exchange_.plan(context_, {.columns = passes::form::packs::count,
-                              .least_floats = least_averaging_buffer(context_.tensors),
-                              .beta3 = options_.beta3});
+    exchange_.plan(context_, sparsifier_of(options_.compressor),
+                   {.columns = passes::form::packs::count,
+                    .least_floats = least_averaging_buffer(context_.tensors),
+                    .beta3 = options_.beta3});
     clip_.plan(context_, options_);
     byte_collectives called = byte_collectives_of<Compressor>;
     called.of_codes = called.of_codes || outer_step_type::sends_codes;
@@ -156,7 +157,7 @@ class slamb_recipe final
     return all;
   }
 
-  Compressor& compressor() noexcept { return exchange_.compressor(); }
+  Compressor& compressor() noexcept { return options_.compressor; }
 
  private:
   using context_type = optimizer_context<Backend>;
@@ -171,7 +172,8 @@ class slamb_recipe final
     outer_.begin(context_);
     context_.agreement.set_anchor(outer_.anchor(context_));
     context_.agreement.compare_anchor(context_);
-    context_.template begin_step<TrustRatio>(options_, 1.0, {}, exchange_.starts(context_));
+    context_.template begin_step<TrustRatio>(options_, 1.0, {},
+                                             exchange_.starts(context_, sparsifier_of(options_.compressor)));
     if constexpr (!exchange_type::selects_by_value) select();
   }
 
@@ -200,7 +202,9 @@ class slamb_recipe final
     if (context_.end_step() && takes_outer_step_) take_outer_step();
   }
 
-  void select() { exchange_.select(typename passes::choose{update()}, context_, view()); }
+  void select() {
+    exchange_.select(typename passes::choose{update()}, context_, sparsifier_of(options_.compressor), view());
+  }
 
   // Clipping needs all gradients.
   bool can_exchange_early(const gradient_bucket& bucket) const {

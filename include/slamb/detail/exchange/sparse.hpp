@@ -63,7 +63,7 @@ struct sparse_exchange_settings {
   std::optional<double> beta3{};   ///< passes receive β3^age, with the age since an element's last exchange
 };
 
-/// The exchange of selected elements. A step calls `select`; then `send` with a pass that forms the signal; then `receive` with a
+/// The exchange of selected elements. The sparsifier stays with the caller, who may change it between steps. A step calls `select`; then `send` with a pass that forms the signal; then `receive` with a
 /// pass that finds the received values of selected elements. Until then nothing that lasts has changed.
 ///
 /// With a chain, the compression error of this rank's payload is added to what it receives. With an ErrorFeedback that has a
@@ -85,12 +85,12 @@ class sparse_exchange {
   /// True if elements are selected by their values, so that the gradients must be there first.
   static constexpr bool selects_by_value = data_dependent_sparsifier<sparsifier_type>;
 
-  explicit sparse_exchange(const Compressor& compressor) : compressor_(compressor), codes_(compressor) {}
+  explicit sparse_exchange(const Compressor& compressor) : codes_(compressor) {}
 
   /// Plans memory. To be called once tensors that are sent whole are marked as dense.
-  void plan(Context& context, const sparse_exchange_settings& settings) {
+  void plan(Context& context, const sparsifier_type& sparsifier, const sparse_exchange_settings& settings) {
     columns_ = settings.columns;
-    largest_ = largest_payload_of(sparsifier(), std::as_const(context.tensors).segments());
+    largest_ = largest_payload_of(sparsifier, std::as_const(context.tensors).segments());
     tile_offsets_ = context.memory.template plan<std::uint64_t>("payload", context.tensors.tiles().size() + 1);
     payload_ = plan_summable(context.memory, "payload",
                              std::max((columns_ + (keeps_error_apart ? 1 : 0)) * largest_, settings.least_floats));
@@ -116,15 +116,17 @@ class sparse_exchange {
   }
 
   /// The function that makes the selection on a device; for an executor to invoke before `select`.
-  auto starts(Context& context) const { return selector_.finds(sparsifier(), context); }
+  auto starts(Context& context, const sparsifier_type& sparsifier) const {
+    return selector_.finds(sparsifier, context);
+  }
 
   /// Selects elements, and computes their places in the payload. If a comparison of ranks is due, the selection becomes a part of
   /// this step's fingerprint.
   ///
   /// @param pass  forms the values of `view` by which a data-dependent sparsifier selects
   template <class Pass, class View>
-  void select(const Pass& pass, Context& context, const View& view) {
-    selection_.emplace(selector_.select(sparsifier(), context, view, pass));
+  void select(const Pass& pass, Context& context, const sparsifier_type& sparsifier, const View& view) {
+    selection_.emplace(selector_.select(sparsifier, context, view, pass));
     sent_ = payload_of_step(context);
   }
 
@@ -172,8 +174,6 @@ class sparse_exchange {
     if constexpr (!is_quantized) context.agreement.hash_payload(context, payload(context));
   }
 
-  Compressor& compressor() noexcept { return compressor_; }
-
   /// The memory of the payload, for other uses between steps.
   std::span<float> buffer(const Context& context) const noexcept { return payload_in(context.memory.view(payload_)); }
 
@@ -182,8 +182,6 @@ class sparse_exchange {
   }
 
  private:
-  const sparsifier_type& sparsifier() const noexcept { return sparsifier_of(compressor_); }
-
   // Computes the place of each tile's selected elements in the payload, and returns the payload, of at least one element. On a
   // device, a payload of constant size has the largest size, so that the host need not wait for its exact size; the pass that
   // packs it sets the rest to 0 (payload_view::capacity).
@@ -225,7 +223,6 @@ class sparse_exchange {
     return all;
   }
 
-  Compressor compressor_;
   selector_type selector_;
   codes_of_payload<Compressor, keeps_error_apart, Context> codes_;
   std::uint64_t columns_ = 1;

@@ -111,12 +111,13 @@ requires(!requires { requires Compressor::selects_all; } &&
   using passes = sparse_gradient_passes;
 
  public:
-  compressed_gradient(const Compressor& compressor, bool /*on_single_rank*/) : elements_(compressor) {}
+  compressed_gradient(const Compressor& compressor, bool /*on_single_rank*/)
+      : compressor_(compressor), elements_(compressor) {}
 
   static bool is_active(const Context& context) noexcept { return context.ranks.size() > 1; }
   void plan(Context& context) {
     residual_.plan(context);
-    elements_.plan(context, {});
+    elements_.plan(context, sparsifier_of(compressor_), {});
   }
   static std::uint64_t buffer_bytes(const Context& context) noexcept {
     return context.tensors.elements() * sizeof(float);
@@ -127,8 +128,8 @@ requires(!requires { requires Compressor::selects_all; } &&
   void start(Context& context) { elements_.start(context); }
 
   void send(Context& context) {
-    context.executor.invoke(elements_.starts(context));
-    elements_.select(passes::form{}, context, view(context));
+    context.executor.invoke(elements_.starts(context, sparsifier_of(compressor_)));
+    elements_.select(passes::form{}, context, sparsifier_of(compressor_), view(context));
     elements_.send(passes::form{}, context, view(context), context.all_tiles(), true);
   }
   typename Context::view_type receive(Context& context) const {
@@ -137,7 +138,7 @@ requires(!requires { requires Compressor::selects_all; } &&
     return g;
   }
 
-  Compressor& compressor() noexcept { return elements_.compressor(); }
+  Compressor& compressor() noexcept { return compressor_; }
   void report(const Context& context, bool with_norms, statistics& all) const {
     if (with_norms) all.worker_error = norms_by_group(context, residual_.of(0, context.memory));
   }
@@ -152,6 +153,7 @@ requires(!requires { requires Compressor::selects_all; } &&
     return g;
   }
 
+  Compressor compressor_;
   sparse_exchange<Compressor, ErrorFeedback, Context> elements_;
   state_arrays<array::residual> residual_;
   region<float> mean_;

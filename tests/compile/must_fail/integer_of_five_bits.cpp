@@ -1,4 +1,0 @@
-// expect: integers have 2, 4 or 8 bits
-#include "slamb/slamb.hpp"
-
-slamb::one_bit_adam<slamb::self_communicator, slamb::integer<5>> optimizer({}, {});
