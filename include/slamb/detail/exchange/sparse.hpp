@@ -63,8 +63,9 @@ struct sparse_exchange_settings {
   std::optional<double> beta3{};   ///< passes receive β3^age, with the age since an element's last exchange
 };
 
-/// The exchange of selected elements. The sparsifier stays with the caller, who may change it between steps. A step calls `select`; then `send` with a pass that forms the signal; then `receive` with a
-/// pass that finds the received values of selected elements. Until then nothing that lasts has changed.
+/// The exchange of selected elements. A step calls `select`; then `send` with a pass that forms the signal; then `receive` with a
+/// pass that finds the received values of selected elements. Until then nothing that lasts has changed. The sparsifier stays with the
+/// caller, who may change it between steps.
 ///
 /// With a chain, the compression error of this rank's payload is added to what it receives. With an ErrorFeedback that has a
 /// worker_state it comes to the passes apart instead, as `compression_error`.

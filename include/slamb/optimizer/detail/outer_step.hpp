@@ -1,5 +1,5 @@
-// The outer step: what ranks do together after steps of their own, so that their parameters stay together. A ParameterSync chooses it:
-// an average of the parameters, or quantized differences from the anchor.
+// The outer step, which ranks take together after steps of their own, so that their parameters stay together. A ParameterSync
+// chooses it: an average of the parameters, or quantized differences from the anchor.
 #pragma once
 
 #include <cmath>
@@ -120,7 +120,7 @@ struct error_of_mean {
 ///
 /// @tparam Exchange  as `quantized_exchange`
 /// @tparam Pass      a pass around an exchange, which reads and writes array::anchor, and the arrays of `More`
-/// @tparam More      state arrays of the pass; an optimizer with another number of ranks begins with 0 in them
+/// @tparam More      state arrays of the pass, saved with the errors of a rank
 template <class Exchange, class Pass, class Context, class... More>
 class outer_step {
  public:
