@@ -48,10 +48,10 @@ class bandwidth_meter {
  private:
   // In the widest registers that the program is compiled for, like the library's passes.
   static void add_scaled(float* a, const float* b, std::size_t count) {
-    using slamb::detail::host::floats;
-    const floats scale(0.001F);
+    using slamb::detail::host::f32x16;
+    const f32x16 scale(0.001F);
     for (std::size_t i = 0; i < count; i += slamb::detail::host::lanes)
-      (floats::load(a + i) + scale * floats::load(b + i)).store(a + i);
+      (f32x16::load(a + i) + scale * f32x16::load(b + i)).store(a + i);
   }
 
   template <class Body>

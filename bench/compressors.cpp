@@ -49,7 +49,7 @@ class coding {
       : quantizer_(quantizer),
         tensors_(tensors.tensors(), 0.0),
         executor_(slamb::host_backend{.threads = threads}.make_executor(tensors_.elements())),
-        wire_(wire_tensors(tensors_), 1, slamb::detail::scale_groups_of(quantizer), Quantizer::bits_per_element),
+        wire_(wire_tensors(tensors_), 1, slamb::detail::granularity_of(quantizer), Quantizer::bits_per_element),
         message_(wire_.message_bytes() / sizeof(float) + 1),
         statistic_(tensors_.tiles().size()) {
     message_.fill(0.0F, 0, threads);
@@ -65,7 +65,7 @@ class coding {
   void encode() {
     ++round_;
     std::uint32_t not_finite = 0;
-    executor_.template send<slamb::detail::encoding::both, no_storage>(
+    executor_.template send<slamb::detail::encode_mode::statistics_and_codes, no_storage>(
         gradient_to_parameter{}, quantizer_, model_view(), view(), all_tiles(), statistic_.data(), &not_finite);
     if (not_finite != 0) throw std::runtime_error("a gradient is not finite");
     executor_.template finish_scales<Quantizer>(scales(), statistic_.data(), counts_.data(), view().sent, nullptr);
@@ -129,7 +129,7 @@ class coding {
   std::vector<double> statistic_;                 // [tiles]
   std::vector<slamb::detail::wire_tile> placed_;  // [tiles]
   std::vector<std::uint64_t> counts_;             // [tiles]
-  slamb::detail::scale_lists scales_;
+  slamb::detail::host_scale_table scales_;
   std::uint64_t round_ = 0;
 };
 

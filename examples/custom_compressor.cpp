@@ -53,11 +53,11 @@ struct ternary {
   void validate() const {
     if (!(clip > 0.0F && clip < 1e6F)) throw std::invalid_argument("ternary: clip is not in (0, 10^6)");
   }
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add("ternary's clip", static_cast<double>(clip));
-    facts.add_word("ternary's scales", static_cast<std::uint64_t>(scales));
-    facts.add_word("ternary's seed", seed);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add("ternary's clip", static_cast<double>(clip));
+    fields.add_word("ternary's scales", static_cast<std::uint64_t>(scales));
+    fields.add_word("ternary's seed", seed);
   }
 };
 static_assert(slamb::quantizer<ternary>);

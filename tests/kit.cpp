@@ -137,9 +137,9 @@ class quantized_heavy_ball final : public heavy_ball_base<Backend, Compressor, E
       : base(parameters, options, std::move(communicator), std::move(backend)), exchange_(options.compressor, false) {
     exchange_.plan(context_);
     buffer_ = context_.plan_buffer(exchange_.buffer_bytes());
-    kit::consistency_check facts = kit::consistency_of(recipe_name, options, parameters.size());
-    facts.add("decay", options.decay);
-    context_.allocate(facts, kit::byte_collectives_of<Compressor>);
+    kit::consistency_check fields = kit::consistency_of(recipe_name, options, parameters.size());
+    fields.add("decay", options.decay);
+    context_.allocate(fields, kit::byte_collectives_of<Compressor>);
     exchange_.start(context_);
     context_.enter_phase("quantized");
   }

@@ -54,12 +54,12 @@ template <class Quantizers>
 inline constexpr double bytes_of_signal = slamb::detail::signal_quantizer_t<Quantizers>::bits_per_element / 8.0;
 template <class Quantizers>
 inline constexpr double bytes_of_mean = slamb::detail::mean_quantizer_t<Quantizers>::bits_per_element / 8.0;
-template <slamb::detail::encoding Work>
-inline constexpr double encodes = Work == slamb::detail::encoding::measure ? 0.0 : 1.0;
+template <slamb::detail::encode_mode Work>
+inline constexpr double encodes = Work == slamb::detail::encode_mode::statistics ? 0.0 : 1.0;
 
 }  // namespace detail
 
-template <slamb::detail::encoding Work, class Storage, class Pass, class Quantizer>
+template <slamb::detail::encode_mode Work, class Storage, class Pass, class Quantizer>
 struct bytes_of_kernel<slamb::detail::cuda::send_kernel<Work, Storage, Pass, Quantizer>> {
   static constexpr kernel_bytes value{.is_known = true,
                                       .element = static_cast<double>(sizeof(float)) * Pass::signal_reads::stored +
@@ -68,7 +68,7 @@ struct bytes_of_kernel<slamb::detail::cuda::send_kernel<Work, Storage, Pass, Qua
 };
 
 // Reads the codes of N ranks for the chunk, which has 1/N of the elements.
-template <slamb::detail::encoding Work, class Storage, class Quantizers>
+template <slamb::detail::encode_mode Work, class Storage, class Quantizers>
 struct bytes_of_kernel<slamb::detail::cuda::average_kernel<Work, Storage, Quantizers>> {
   static constexpr kernel_bytes value{
       .is_known = true,

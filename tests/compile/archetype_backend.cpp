@@ -85,14 +85,14 @@ class archetype_executor {
 
   void mark_active(const model_view&, const wire_view&, tile_range, const row_mask*, const float*, std::uint16_t*,
                    std::uint64_t*) const;
-  template <encoding Work, class Storage, class Pass, class Quantizer, class View>
+  template <encode_mode Work, class Storage, class Pass, class Quantizer, class View>
   void send(const Pass&, const Quantizer&, const View&, const wire_view&, tile_range, double*, std::uint32_t*) const;
   template <class Quantizer>
   void finish_scales(const scale_table&, const double*, const std::uint64_t*, std::byte*, const std::uint32_t*) const;
   template <class Quantizer>
   void finish_scales(const scale_table&, const double*, const std::uint64_t*, std::byte*, const std::uint32_t*,
                      const write_overflow_flags&) const;
-  template <encoding Work, class Storage, class Quantizer>
+  template <encode_mode Work, class Storage, class Quantizer>
   void average(const Quantizer&, const model_view&, const wire_view&, std::span<const std::size_t>, double*,
                const read_overflow_flags&) const;
   template <class Storage, class ServerStorage, class Pass, class Quantizer, class View>
@@ -104,7 +104,7 @@ static_assert(backend_executor<archetype_executor>);
 
 // An executor that lacks one member is not an executor.
 struct without_average : archetype_executor {
-  template <encoding Work, class Storage, class Quantizer>
+  template <encode_mode Work, class Storage, class Quantizer>
   void average(const Quantizer&) const;
 };
 struct without_runs : archetype_executor {

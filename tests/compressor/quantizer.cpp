@@ -29,8 +29,8 @@ namespace compressor_quantizer_tests {
 namespace {
 
 using slamb::segment_scale;
-using slamb::detail::host::floats;
-using slamb::detail::host::words;
+using slamb::detail::host::f32x16;
+using slamb::detail::host::u32x16;
 using test_support::random_source;
 constexpr std::size_t lanes = slamb::detail::host::lanes;
 
@@ -221,12 +221,12 @@ fault value_fault(const Q& q, float x, float scale, float uniform) {
 /// Checks that sixteen lanes, each with its own numbers, have the same codes and values as single floats.
 template <class Q>
 fault lane_fault(const Q& q, const lane_array& x, const lane_array& scale, const lane_array& uniform) {
-  const floats scales = floats::load(scale.data());
-  const words codes = q.encode(floats::load(x.data()), scales, floats::load(uniform.data()));
+  const f32x16 scales = f32x16::load(scale.data());
+  const u32x16 codes = q.encode(f32x16::load(x.data()), scales, f32x16::load(uniform.data()));
   std::array<std::uint32_t, lanes> code;
   lane_array value;
   codes.store(code.data());
-  q.template decode<floats>(codes, scales).store(value.data());
+  q.template decode<f32x16>(codes, scales).store(value.data());
   for (std::size_t i = 0; i < lanes; ++i) {
     if (code[i] != code_of(q, x[i], scale[i], uniform[i]))
       return text("a vector has another code", x[i], scale[i], uniform[i]);
@@ -242,7 +242,7 @@ fault decode_fault(const Q& q, float scale) {
   const std::uint64_t codes = std::uint64_t{1} << std::min<int>(Q::bits_per_element, 16);
   for (std::uint64_t code = 0; code < codes; ++code) {
     lane_array value;
-    q.template decode<floats>(words(static_cast<std::uint32_t>(code)), floats(scale)).store(value.data());
+    q.template decode<f32x16>(u32x16(static_cast<std::uint32_t>(code)), f32x16(scale)).store(value.data());
     const float alone = q.template decode<float>(static_cast<std::uint32_t>(code), scale);
     for (const float v : value)
       if (bits_of(v) != bits_of(alone)) return text("a code decodes otherwise in a vector", v, scale, 0.5F);
@@ -271,8 +271,8 @@ fault mean_fault(const Q& q, float x, float scale) {
   for (std::uint32_t r = 0; r < draws; r += lanes) {
     lane_array uniform, value;
     for (std::size_t i = 0; i < lanes; ++i) uniform[i] = (static_cast<float>(r + i) + 0.5F) * 0x1p-16F;
-    const floats scales(scale);
-    q.template decode<floats>(q.encode(floats(x), scales, floats::load(uniform.data())), scales).store(value.data());
+    const f32x16 scales(scale);
+    q.template decode<f32x16>(q.encode(f32x16(x), scales, f32x16::load(uniform.data())), scales).store(value.data());
     for (const float v : value) sum += static_cast<double>(v);
   }
   const interval between = expected(q, x, scale);

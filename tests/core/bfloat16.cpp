@@ -21,7 +21,7 @@ namespace {
 using slamb::bfloat16;
 using slamb::detail::to_bfloat16;
 using slamb::detail::to_float;
-using slamb::detail::host::floats;
+using slamb::detail::host::f32x16;
 constexpr std::size_t lanes = slamb::detail::host::lanes;
 
 /// Finite floats of every exponent and both signs, with mantissas around the ties, and random ones.
@@ -102,7 +102,7 @@ TEST_CASE("bfloat16: arrays are stored like single numbers, at any address, and 
     std::array<bfloat16, lanes + 2> whole{}, part{};
     whole.fill(untouched);
     part.fill(untouched);
-    const floats x = floats::load(inputs.data() + first);
+    const f32x16 x = f32x16::load(inputs.data() + first);
     slamb::detail::host::store_floats(x, whole.data() + 1);
     slamb::detail::host::store_floats(x, part.data() + 1, count);
     REQUIRE(whole.front().bits == untouched.bits);

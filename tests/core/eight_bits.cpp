@@ -21,8 +21,8 @@ namespace {
 
 using slamb::detail::dynamic_map;
 using slamb::detail::cuda::scalar;
-using slamb::detail::host::floats;
-using slamb::detail::host::words;
+using slamb::detail::host::f32x16;
+using slamb::detail::host::u32x16;
 constexpr std::uint32_t lanes = slamb::detail::host::lanes;
 
 /// The numbers of codes 0 … last as arXiv 2110.02861 constructs them: in each power of ten, the middles between equally spaced
@@ -96,9 +96,9 @@ TEST_CASE_TEMPLATE("eight bits: the mean over 2^20 draws of the generator is the
   const float x = 0.0123F;
   double sum = 0.0;
   for (std::uint64_t i = 0; i < (1U << 20U); i += 8) {
-    const auto words = slamb::philox(3, i / 8, 5);
+    const auto u32x16 = slamb::philox(3, i / 8, 5);
     for (std::uint32_t k = 0; k < 8; ++k)
-      sum += static_cast<double>(Map::number(Map::code(x, 1.0F, words.word[k / 2] >> (16 * (k % 2)) & 0xFFFFU)));
+      sum += static_cast<double>(Map::number(Map::code(x, 1.0F, u32x16.word[k / 2] >> (16 * (k % 2)) & 0xFFFFU)));
   }
   const double distance = 0.1 * 0.9 / (Map::is_signed ? 32 : 64);
   CHECK(std::abs(sum / 0x1p20 - static_cast<double>(x)) < distance * (4.0 / 1024 / 2 + 0x1p-13));
@@ -152,9 +152,9 @@ TEST_CASE_TEMPLATE("eight bits: vectors have the bits of scalars", Map, map<true
       draws[k] = static_cast<std::uint32_t>(source.below(0x10000U));
       x[k] = is_signed && k % 3 == 0 ? -all[i + k] : all[i + k];
     }
-    const words found = dynamic_map<is_signed>::code_of(floats::load(x), floats(1.0F), words::load(draws));
+    const u32x16 found = dynamic_map<is_signed>::code_of(f32x16::load(x), f32x16(1.0F), u32x16::load(draws));
     found.store(codes);
-    dynamic_map<is_signed>::template number_of<floats>(found).store(numbers);
+    dynamic_map<is_signed>::template number_of<f32x16>(found).store(numbers);
     for (std::size_t k = 0; k < lanes; ++k) {
       REQUIRE(codes[k] == Map::code(x[k], 1.0F, draws[k]));
       REQUIRE(std::bit_cast<std::uint32_t>(numbers[k]) == std::bit_cast<std::uint32_t>(Map::number(codes[k])));

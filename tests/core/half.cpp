@@ -19,8 +19,8 @@ namespace {
 
 using slamb::detail::half_bits;
 using slamb::detail::real_of_half_bits;
-using slamb::detail::host::floats;
-using slamb::detail::host::words;
+using slamb::detail::host::f32x16;
+using slamb::detail::host::u32x16;
 constexpr std::uint32_t lanes = slamb::detail::host::lanes;
 
 /// The value of a half with these bits, from IEEE 754's definition.
@@ -109,9 +109,9 @@ TEST_CASE("half: vectors convert as single numbers do") {
   std::uint32_t bits[lanes];
   float back[lanes];
   for (std::size_t i = 0; i < all.size(); i += lanes) {
-    const words converted = half_bits(floats::load(all.data() + i));
+    const u32x16 converted = half_bits(f32x16::load(all.data() + i));
     converted.store(bits);
-    real_of_half_bits<floats>(converted).store(back);
+    real_of_half_bits<f32x16>(converted).store(back);
     for (std::uint32_t j = 0; j < lanes; ++j) {
       REQUIRE(bits[j] == half_bits(all[i + j]));
       REQUIRE(std::bit_cast<std::uint32_t>(back[j]) == std::bit_cast<std::uint32_t>(real_of_half_bits<float>(bits[j])));

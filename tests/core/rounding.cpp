@@ -31,8 +31,8 @@ namespace {
 using slamb::detail::nearest_bfloat16_bits;
 using slamb::detail::stochastic_bfloat16_bits;
 using slamb::detail::stochastic_half_bits;
-using slamb::detail::host::floats;
-using slamb::detail::host::words;
+using slamb::detail::host::f32x16;
+using slamb::detail::host::u32x16;
 constexpr std::uint32_t lanes = slamb::detail::host::lanes;
 constexpr float infinite = std::numeric_limits<float>::infinity();
 
@@ -124,8 +124,8 @@ TEST_CASE("rounding: by chance, over 2^20 draws of the generator the mean is wit
       const double wide = static_cast<double>(x), step = step_at(r.format, wide);
       double sum = 0.0;
       for (std::uint64_t i = 0; i < 0x100000U; ++i) {
-        const auto words = slamb::philox(99, i / rounding_draws::elements_of_counter, 7);
-        sum += (static_cast<double>(r.value(r.round(x, rounding_draws::draw_of(words, i)))) - wide) / step;
+        const auto u32x16 = slamb::philox(99, i / rounding_draws::elements_of_counter, 7);
+        sum += (static_cast<double>(r.value(r.round(x, rounding_draws::draw_of(u32x16, i)))) - wide) / step;
       }
       CHECK(std::abs(sum / 0x1p20) < 4.0 * 0.5 / 1024.0);  // four standard deviations of a mean of 2^20
     }
@@ -134,11 +134,11 @@ TEST_CASE("rounding: by chance, over 2^20 draws of the generator the mean is wit
 TEST_CASE("rounding: any two draws of a counter are independent") {
   // A draw is the xor of some halves. With the bit k in half k, it is the set of them: draws of different, not empty, sets are
   // independent if the halves are.
-  slamb::detail::random_words words{};
-  for (std::uint32_t k = 0; k < 8; ++k) words.word[k / 2] |= 1U << (k + 16 * (k % 2));
+  slamb::detail::random_words u32x16{};
+  for (std::uint32_t k = 0; k < 8; ++k) u32x16.word[k / 2] |= 1U << (k + 16 * (k % 2));
   std::set<std::uint32_t> sets;
   for (std::uint64_t i = 0; i < slamb::detail::rounding_draws::elements_of_counter; ++i)
-    sets.insert(slamb::detail::rounding_draws::draw_of(words, i));
+    sets.insert(slamb::detail::rounding_draws::draw_of(u32x16, i));
   CHECK(sets.size() == slamb::detail::rounding_draws::elements_of_counter);
   CHECK(!sets.contains(0U));
   CHECK(*sets.rbegin() < 0x100U);
@@ -151,10 +151,10 @@ TEST_CASE("rounding: the variance of sums over the elements of a counter is that
   constexpr int counters = 0x10000;
   double squares = 0.0;
   for (std::uint64_t c = 0; c < counters; ++c) {
-    const auto words = slamb::philox(5, c, 9);
+    const auto u32x16 = slamb::philox(5, c, 9);
     double sum = 0.0;
     for (std::uint64_t i = 0; i < rounding_draws::elements_of_counter; ++i)
-      sum += (static_cast<double>(r.value(r.round(x, rounding_draws::draw_of(words, i)))) - static_cast<double>(x)) *
+      sum += (static_cast<double>(r.value(r.round(x, rounding_draws::draw_of(u32x16, i)))) - static_cast<double>(x)) *
              128.0;
     squares += sum * sum;
   }
@@ -246,13 +246,13 @@ TEST_CASE("rounding: arrays are rounded as single numbers are, with and without 
       values[j] = is_usual ? static_cast<float>(source.uniform() - 0.5) : all[source.below(all.size())];
       draws[j] = static_cast<std::uint32_t>(source.below(0x10000));
     }
-    const floats x = floats::load(values);
+    const f32x16 x = f32x16::load(values);
     for (const element_type type : {element_type::bfloat16, element_type::float16}) {
       const bool is_half = type == element_type::float16;
       slamb::detail::host::store_nearest(x, got, type, 0);
       for (std::uint32_t j = 0; j < lanes; ++j)
         REQUIRE(got[j] == (is_half ? slamb::detail::half_bits(values[j]) : nearest_bfloat16_bits(values[j])));
-      slamb::detail::host::store_by_chance(x, words::load(draws), got, type, 0);
+      slamb::detail::host::store_by_chance(x, u32x16::load(draws), got, type, 0);
       for (std::uint32_t j = 0; j < lanes; ++j) REQUIRE(got[j] == of_both[is_half ? 1 : 0].round(values[j], draws[j]));
       const slamb::detail::typed_numbers array{got, type};
       float back[lanes];
@@ -273,14 +273,14 @@ TEST_CASE("rounding: vectors round as single numbers do") {
   test_support::random_source source(5);
   for (std::size_t i = 0; i < all.size(); i += lanes) {
     for (std::uint32_t& draw : draws) draw = static_cast<std::uint32_t>(source.below(0x10000));
-    const floats x = floats::load(all.data() + i);
-    const auto check = [&](const words& got, auto&& expected) {
+    const f32x16 x = f32x16::load(all.data() + i);
+    const auto check = [&](const u32x16& got, auto&& expected) {
       got.store(bits);
       for (std::uint32_t j = 0; j < lanes; ++j) REQUIRE(bits[j] == expected(all[i + j], draws[j]));
     };
     check(nearest_bfloat16_bits(x), [](float a, std::uint32_t) { return nearest_bfloat16_bits(a); });
-    check(stochastic_bfloat16_bits(x, words::load(draws)), of_both[0].round);
-    check(stochastic_half_bits(x, words::load(draws)), of_both[1].round);
+    check(stochastic_bfloat16_bits(x, u32x16::load(draws)), of_both[0].round);
+    check(stochastic_half_bits(x, u32x16::load(draws)), of_both[1].round);
   }
 }
 

@@ -129,7 +129,7 @@ class noting_recipe final : public slamb::detail::recipe {
   explicit noting_recipe(noted& to) : noted_(&to) {}
 
   slamb::detail::call_scope enter() const noexcept override { return {}; }
-  void give_up_step() noexcept override {}  // not called by users
+  void abandon_step() noexcept override {}  // not called by users
 
   void step(std::span<const double> /*rates*/) override { note(step_with_rates); }
   void step(const slamb::device_learning_rates& /*rates*/) override { note(step_with_rates_at); }

@@ -21,7 +21,7 @@
 namespace pass_wire_layout_tests {
 namespace {
 
-using slamb::detail::scale_groups;
+using slamb::detail::scale_granularity;
 using slamb::detail::wire_layout;
 using slamb::detail::wire_piece;
 using slamb::detail::wire_tensor;
@@ -34,19 +34,19 @@ using test_support::wire_place;
 struct wire_case {
   std::vector<wire_tensor> tensors;
   int ranks = 1;
-  scale_groups scales;
+  scale_granularity scales;
   int bits = 1;
 };
 
-shared_scales sharing_of(scale_groups scales) {
+shared_scales sharing_of(scale_granularity scales) {
   switch (scales.of) {
-    case scale_groups::none:
+    case scale_granularity::none:
       return shared_scales::none;
-    case scale_groups::fused:
+    case scale_granularity::fused:
       return shared_scales::fused;
-    case scale_groups::per_tensor:
+    case scale_granularity::per_tensor:
       return shared_scales::per_tensor;
-    case scale_groups::blocks:
+    case scale_granularity::blocks:
       break;
   }
   return shared_scales::blocks;
@@ -65,14 +65,14 @@ std::string fault_of(const wire_piece& piece, const wire_map& map, std::size_t f
   for (std::size_t i = 0; i < piece.count; ++i) {
     const wire_place& p = map.places[first + i];
     const bool whole = p.owner == wire_place::whole;
-    const std::uint64_t block = c.scales.of == scale_groups::blocks ? i / c.scales.block : 0;
+    const std::uint64_t block = c.scales.of == scale_granularity::blocks ? i / c.scales.block : 0;
     const std::string where =
         " of element " + std::to_string(piece.first + i) + " of tensor " + std::to_string(p.tensor);
     if (piece.segment != p.tensor) return "the tensor" + where;
     if (p.begins_piece != (i == 0)) return "the piece" + where;
     if (piece.owner != (whole ? wire_piece::dense : static_cast<std::uint32_t>(p.owner))) return "the owner" + where;
     if (piece.code + i != p.code) return "the code" + where;
-    if (!whole && c.scales.of != scale_groups::none && piece.scale + block != 16 / c.scales.bytes + p.scale)
+    if (!whole && c.scales.of != scale_granularity::none && piece.scale + block != 16 / c.scales.bytes + p.scale)
       return "the scale" + where;
   }
   return {};
@@ -120,8 +120,8 @@ wire_case random_case(std::uint64_t seed) {
     l.compressed = source.below(5) != 0;
   }
   c.ranks = 1 + static_cast<int>(source.below(9));
-  c.scales.of = static_cast<scale_groups::kind>(source.below(4));
-  if (c.scales.of == scale_groups::blocks) {
+  c.scales.of = static_cast<scale_granularity::kind>(source.below(4));
+  if (c.scales.of == scale_granularity::blocks) {
     c.scales.block = 16U << source.below(7);
     c.scales.bytes = source.below(2) == 0 ? 4 : 1;
   }
@@ -154,7 +154,7 @@ TEST_CASE("wire_layout: every element has its place, by a count of all elements"
 }
 
 TEST_CASE("wire_layout: the comparison finds a layout other than the declared one") {
-  const wire_case c{{{300}, {129, false}, {1000}, {17}}, 3, {scale_groups::blocks, 64}, 4};
+  const wire_case c{{{300}, {129, false}, {1000}, {17}}, 3, {scale_granularity::blocks, 64}, 4};
   const auto fault_with = [&](auto change) {
     wire_case other = c;
     change(other);
@@ -169,14 +169,14 @@ TEST_CASE("wire_layout: the comparison finds a layout other than the declared on
   CHECK(fault_with([](wire_case& o) { o.ranks = 2; }) != "");
   CHECK(fault_with([](wire_case& o) { o.ranks = 4; }) != "");
   CHECK(fault_with([](wire_case& o) { o.scales.block = 128; }) != "");
-  CHECK(fault_with([](wire_case& o) { o.scales = {scale_groups::fused, 0}; }) != "");
-  CHECK(fault_with([](wire_case& o) { o.scales = {scale_groups::per_tensor, 0}; }) != "");
+  CHECK(fault_with([](wire_case& o) { o.scales = {scale_granularity::fused, 0}; }) != "");
+  CHECK(fault_with([](wire_case& o) { o.scales = {scale_granularity::per_tensor, 0}; }) != "");
   CHECK(fault_with([](wire_case& o) { o.bits = 8; }) != "");
 }
 
 TEST_CASE("wire_layout: the numbers of an example") {
   // 500 elements for 3 ranks: chunks of 256; the last chunk is empty. Rank 0 has [0, 256) of the first tensor.
-  const wire_layout fused(std::vector<wire_tensor>{{300}, {7, false}, {200}}, 3, {scale_groups::fused, 0}, 1);
+  const wire_layout fused(std::vector<wire_tensor>{{300}, {7, false}, {200}}, 3, {scale_granularity::fused, 0}, 1);
   REQUIRE(fused.pieces().size() == 4);
   const auto is = [](const wire_piece& p, std::uint32_t tensor, std::uint64_t first, std::uint64_t count,
                      std::uint32_t owner, std::uint64_t code, std::uint64_t scale) {
@@ -196,7 +196,7 @@ TEST_CASE("wire_layout: the numbers of an example") {
   CHECK(fused.dense_elements() == 7);
 
   // By tensor: 300 in chunks of 128, and 200 in chunks of 128.
-  const wire_layout by_tensor(std::vector<wire_tensor>{{300}, {200}}, 3, {scale_groups::per_tensor, 0}, 8);
+  const wire_layout by_tensor(std::vector<wire_tensor>{{300}, {200}}, 3, {scale_granularity::per_tensor, 0}, 8);
   REQUIRE(by_tensor.pieces().size() == 5);
   CHECK(is(by_tensor.pieces()[2], 0, 256, 44, 2, 0, 4));
   CHECK(is(by_tensor.pieces()[4], 1, 128, 72, 1, 128, 5));
@@ -207,7 +207,7 @@ TEST_CASE("wire_layout: the numbers of an example") {
 TEST_CASE("wire_layout: a message of no elements has one scale") {
   for (const auto& tensors :
        {std::vector<wire_tensor>{}, std::vector<wire_tensor>{{0}, {0, false}}, std::vector<wire_tensor>{{12, false}}}) {
-    const wire_layout wire(tensors, 4, {scale_groups::per_tensor, 0}, 1);
+    const wire_layout wire(tensors, 4, {scale_granularity::per_tensor, 0}, 1);
     CHECK(wire.codes_at() == 32);
     CHECK(wire.message_bytes() == 128);
     CHECK(wire.all_message_bytes() == 4 * 128);
@@ -227,10 +227,11 @@ TEST_CASE("wire_layout: a layout that is set again equals a new one") {
 
 TEST_CASE("wire_layout: a layout without scales has the pieces of the layout whose cuts it follows") {
   const std::vector<wire_tensor> tensors{{300}, {0}, {20'000}, {77, false}, {1}, {129}, {8192}};
-  const scale_groups none{scale_groups::none, 0};
+  const scale_granularity none{scale_granularity::none, 0};
   for (const int ranks : {1, 2, 3, 7})
-    for (const scale_groups scales : {scale_groups{scale_groups::fused, 0}, scale_groups{scale_groups::per_tensor, 0},
-                                      scale_groups{scale_groups::blocks, 64}, none}) {
+    for (const scale_granularity scales :
+         {scale_granularity{scale_granularity::fused, 0}, scale_granularity{scale_granularity::per_tensor, 0},
+          scale_granularity{scale_granularity::blocks, 64}, none}) {
       const wire_layout other(tensors, ranks, scales, 1);
       const wire_layout dense(tensors, ranks, none, 16, other.chunks());
       REQUIRE(dense.pieces().size() == other.pieces().size());
@@ -244,14 +245,14 @@ TEST_CASE("wire_layout: a layout without scales has the pieces of the layout who
       CHECK(dense.codes_at() == 16);
       CHECK(dense.message_bytes() == (16 + 2 * dense.codes() + 127) / 128 * 128);
     }
-  const wire_layout by_tensor(tensors, 3, {scale_groups::per_tensor, 0}, 1);
+  const wire_layout by_tensor(tensors, 3, {scale_granularity::per_tensor, 0}, 1);
   CHECK(wire_layout(tensors, 3, none, 16).pieces().size() !=
         by_tensor.pieces().size());  // it follows nothing by itself
 }
 
 TEST_CASE("wire_layout: sizes beyond 32 bits") {
   constexpr std::uint64_t size = (std::uint64_t{1} << 40U) + 5;
-  const wire_layout wire(std::vector<wire_tensor>{{size}, {3}}, 7, {scale_groups::blocks, 16}, 8);
+  const wire_layout wire(std::vector<wire_tensor>{{size}, {3}}, 7, {scale_granularity::blocks, 16}, 8);
   constexpr std::uint64_t length = (size + 3 + 128 * 7 - 1) / (128 * 7) * 128;
   REQUIRE(wire.pieces().size() == 8);
   std::uint64_t elements = 0;
@@ -272,16 +273,16 @@ TEST_CASE("wire_layout: sizes beyond 32 bits") {
 }
 
 TEST_CASE("wire_layout: how quantizers share their scales") {
-  const auto is = [](scale_groups groups, scale_groups::kind of, std::uint32_t block) {
+  const auto is = [](scale_granularity groups, scale_granularity::kind of, std::uint32_t block) {
     return groups.of == of && groups.block == block;
   };
-  CHECK(is(slamb::detail::scale_groups_of(slamb::sign{}), scale_groups::fused, 0));
-  CHECK(is(slamb::detail::scale_groups_of(slamb::sign{.scales = slamb::scale_sharing::per_tensor}),
-           scale_groups::per_tensor, 0));
-  CHECK(is(slamb::detail::scale_groups_of(slamb::int8{.block = 256}), scale_groups::blocks, 256));
-  CHECK(is(slamb::detail::scale_groups_of(slamb::natural{}), scale_groups::none, 0));
-  CHECK(is(slamb::detail::scale_groups_of(slamb::bf16{}), scale_groups::none, 0));
-  CHECK_FALSE(is(slamb::detail::scale_groups_of(slamb::int8{.block = 256}), scale_groups::blocks, 128));
+  CHECK(is(slamb::detail::granularity_of(slamb::sign{}), scale_granularity::fused, 0));
+  CHECK(is(slamb::detail::granularity_of(slamb::sign{.scales = slamb::scale_sharing::per_tensor}),
+           scale_granularity::per_tensor, 0));
+  CHECK(is(slamb::detail::granularity_of(slamb::int8{.block = 256}), scale_granularity::blocks, 256));
+  CHECK(is(slamb::detail::granularity_of(slamb::natural{}), scale_granularity::none, 0));
+  CHECK(is(slamb::detail::granularity_of(slamb::bf16{}), scale_granularity::none, 0));
+  CHECK_FALSE(is(slamb::detail::granularity_of(slamb::int8{.block = 256}), scale_granularity::blocks, 128));
 }
 
 }  // namespace pass_wire_layout_tests

@@ -100,13 +100,13 @@ template <class Q>
 std::vector<place> places_of(const model& tensors, int world, const Q& quantizer, std::size_t& message_bytes) {
   std::vector<slamb::detail::wire_tensor> sizes;
   for (const auto& l : tensors) sizes.push_back({l.size, true});
-  const slamb::detail::scale_groups groups = slamb::detail::scale_groups_of(quantizer);
+  const slamb::detail::scale_granularity groups = slamb::detail::granularity_of(quantizer);
   const slamb::detail::wire_layout wire(sizes, world, groups, 32);
   message_bytes = static_cast<std::size_t>(wire.message_bytes());
   std::vector<place> places;
   for (const slamb::detail::wire_piece& piece : wire.pieces()) {
     for (std::uint64_t k = 0; k < piece.count; ++k) {
-      const std::uint64_t block = groups.of == slamb::detail::scale_groups::blocks ? k / groups.block : 0;
+      const std::uint64_t block = groups.of == slamb::detail::scale_granularity::blocks ? k / groups.block : 0;
       places.push_back({piece.owner, static_cast<std::size_t>(wire.codes_at() + 4 * (piece.code + k)),
                         static_cast<std::size_t>(4 * (piece.scale + block))});
     }

@@ -264,7 +264,7 @@ class heavy_ball_recipe final : public kit::recipe_base<Backend> {
     context_.visit_state(part);
     state_.visit(part, context_.memory);
   }
-  void go_on_from_saved(const slamb::restore_options& /*options*/) override { context_.start_in_phase("dense"); }
+  void on_state_loaded(const slamb::restore_options& /*options*/) override { context_.start_in_phase("dense"); }
 
   state_type state_;
 };

@@ -274,7 +274,7 @@ TEST_CASE("probe: a report that wrong sums have altered is no report, and its ra
   slamb::detail::probes mine({.rank = 0, .size = 4}, 1);
   for (const slamb::detail::probe& next : slamb::detail::bytes_on_trial({.rank = 0, .size = 4}, true, true))
     mine.add(next);
-  constexpr probe_finding fault{.kind = probe_finding::other_chunk, .call = 0, .place = 2, .first = 1, .second = 0};
+  constexpr probe_finding fault{.kind = probe_finding::other_chunk, .call = 0, .slot = 2, .first = 1, .second = 0};
   // The sentence of rank 3, if the numbers of its finding have become those that `alter` returns.
   const auto said = [&](auto alter) {
     const auto sum = [&](std::span<float> table) {

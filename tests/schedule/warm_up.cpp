@@ -233,7 +233,7 @@ TEST_CASE("warm_up: describe each setting") {
   CHECK(told_apart_by(automatic{}, automatic{.least_steps = 1}) == "automatic_warm_up's least_steps");
   CHECK(told_apart_by(automatic{}, automatic{.interval = 1}) == "automatic_warm_up's interval");
   CHECK(told_apart_by(automatic{}, automatic{.most_steps = 1}) == "automatic_warm_up's most_steps");
-  CHECK(told_apart_by(automatic{}, automatic{.interval = 1, .most_steps = 1}) == "several facts");
+  CHECK(told_apart_by(automatic{}, automatic{.interval = 1, .most_steps = 1}) == "several fields");
 }
 
 }  // namespace schedule_warm_up_tests

@@ -34,9 +34,9 @@ struct every_nth {
   void validate() const {
     if (n == 0) throw std::invalid_argument("every_nth: n = 0");
   }
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add_word("every_nth's n", n);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add_word("every_nth's n", n);
   }
 };
 
@@ -208,8 +208,8 @@ struct as_fresh_as_it_is {
 
   template <class Real, class Sums>
   void accumulate(const slamb::update_terms<Real>& /*x*/, bool /*received*/, Sums& /*sums*/) const {}
-  float factors(const double* /*sums*/, slamb::tensor_properties facts) const {
-    return facts.one_dimensional ? 0.5F : 1.0F / static_cast<float>(facts.world);
+  float factors(const double* /*sums*/, slamb::tensor_properties properties) const {
+    return properties.one_dimensional ? 0.5F : 1.0F / static_cast<float>(properties.world);
   }
   template <class Real>
   Real scale(float factors, const Real& discount) const {
@@ -237,9 +237,9 @@ struct keeps_with_settings {
   void validate() const {
     if (!(strength == 1.0)) throw std::invalid_argument("keeps_with_settings: strength must be 1");
   }
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add("keeps_with_settings' strength", strength);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add("keeps_with_settings' strength", strength);
   }
 };
 
@@ -251,9 +251,9 @@ struct keeps_and_describes {
 
   int setting = 0;
 
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add("keeps_and_describes' setting", static_cast<double>(setting));
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add("keeps_and_describes' setting", static_cast<double>(setting));
   }
 };
 

@@ -131,13 +131,13 @@ class quantized_memory {
   std::string difference(const quantized_memory& other) const { return memory.difference(other.memory); }
 
   /// The scales of the sent message, and of the mean.
-  slamb::detail::scale_lists sent_scales() const {
-    slamb::detail::scale_lists lists;
+  slamb::detail::host_scale_table sent_scales() const {
+    slamb::detail::host_scale_table lists;
     lists.assign_sent(*layout_);
     return lists;
   }
-  slamb::detail::scale_lists averaged_scales() const {
-    slamb::detail::scale_lists lists;
+  slamb::detail::host_scale_table averaged_scales() const {
+    slamb::detail::host_scale_table lists;
     lists.assign_averaged(*layout_, placed_, own);
     return lists;
   }

@@ -86,18 +86,18 @@ inline void require_same(const quantized_memory& device, const quantized_memory&
 template <class Case, class Stage, class Settle>
 void encode_both(typename Case::rank& host, typename Case::rank& device, const Stage& stage, const Settle& settle) {
   using quantizer = typename Case::quantizer;
-  using slamb::detail::encoding;
+  using slamb::detail::encode_mode;
   constexpr bool first = slamb::detail::shared_scales<quantizer>::are_known_first;
   for (quantized_memory* r : {static_cast<quantized_memory*>(&host), static_cast<quantized_memory*>(&device)})
     r->statistic.assign(r->statistic.size(), -1.0);
-  stage(std::integral_constant < encoding, first ? encoding::measure : encoding::both > {});
-  if constexpr (slamb::detail::cuda::scale_facts<quantizer>::is_shared)
+  stage(std::integral_constant < encode_mode, first ? encode_mode::statistics : encode_mode::statistics_and_codes > {});
+  if constexpr (slamb::detail::cuda::scale_traits<quantizer>::is_shared)
     require_none(far_sum(device.statistic, host.statistic));
   require_same(device, host);
   settle();
   require_same(device, host);
   if constexpr (first) {
-    stage(std::integral_constant<encoding, encoding::encode>{});
+    stage(std::integral_constant<encode_mode, encode_mode::codes>{});
     require_same(device, host);
   }
 }
@@ -118,7 +118,7 @@ void compare(const quantized_setup& setup, const typename Case::quantizer& quant
   mark(host, host.wire.sent, host.wire.ranks), mark(device, device.wire.sent, device.wire.ranks);
   encode_both<Case>(
       host, device,
-      [&]<slamb::detail::encoding Work>(std::integral_constant<slamb::detail::encoding, Work>) {
+      [&]<slamb::detail::encode_mode Work>(std::integral_constant<slamb::detail::encode_mode, Work>) {
         require(host_does.template send<Work>(host));
         require(device_does.template send<Work>(device));
       },
@@ -134,7 +134,7 @@ void compare(const quantized_setup& setup, const typename Case::quantizer& quant
   mark(host, host.wire.averaged, 1), mark(device, device.wire.averaged, 1);
   encode_both<Case>(
       host, device,
-      [&]<slamb::detail::encoding Work>(std::integral_constant<slamb::detail::encoding, Work>) {
+      [&]<slamb::detail::encode_mode Work>(std::integral_constant<slamb::detail::encode_mode, Work>) {
         host_does.template average<Work>(host);
         device_does.template average<Work>(device);
       },

@@ -67,14 +67,14 @@ class host_side {
 
  public:
   void mark_active(rank& r) const { mark_counted_on_host(r, is_zero_aware(r)); }
-  template <slamb::detail::encoding Work>
+  template <slamb::detail::encode_mode Work>
   bool send(rank& r) const {
     std::uint32_t not_finite = 0;
     executor_.send<Work, host_storage<typename Case::worker>>(pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(),
                                                               r.statistic.data(), &not_finite);
     return not_finite == 0;
   }
-  template <slamb::detail::encoding Work>
+  template <slamb::detail::encode_mode Work>
   void average(rank& r) const {
     executor_.average<Work, host_storage<typename Case::server>>(r.quantizer, r.view, r.wire, r.own,
                                                                  r.statistic.data());
@@ -102,7 +102,7 @@ class host_side {
   }
 
  private:
-  void finish(rank& r, const slamb::detail::scale_lists& lists, std::byte* messages) const {
+  void finish(rank& r, const slamb::detail::host_scale_table& lists, std::byte* messages) const {
     executor_.finish_scales<quantizer>(
         {lists.groups.data(), lists.tiles.data(), lists.places.data(), lists.groups.size()}, r.statistic.data(),
         r.counts.data(), messages, r.view.skip);
@@ -125,14 +125,14 @@ class device_side {
   std::uint32_t not_finite = 0;
 
   void mark_active(rank& r) const { mark_counted_by_kernel(r, host_side<Case>::is_zero_aware(r), on_); }
-  template <slamb::detail::encoding Work>
+  template <slamb::detail::encode_mode Work>
   bool send(rank& r) {
     not_finite = 0;
     launch(slamb::detail::cuda::send_kernel<Work, typename Case::worker, pass_type, quantizer>{
         pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(), r.statistic.data(), &not_finite});
     return not_finite == 0;
   }
-  template <slamb::detail::encoding Work>
+  template <slamb::detail::encode_mode Work>
   void average(rank& r) const {
     launch(slamb::detail::cuda::average_kernel<Work, typename Case::server, quantizer>{
         r.quantizer, r.view, r.wire, r.own.data(), r.own.size(), r.statistic.data()});
@@ -157,8 +157,8 @@ class device_side {
   void launch(const Kernel& kernel) const {
     on_.launch(kernel, kernel.work());
   }
-  void finish(rank& r, const slamb::detail::scale_lists& lists, std::byte* messages) const {
-    if constexpr (slamb::detail::cuda::scale_facts<quantizer>::is_shared)
+  void finish(rank& r, const slamb::detail::host_scale_table& lists, std::byte* messages) const {
+    if constexpr (slamb::detail::cuda::scale_traits<quantizer>::is_shared)
       launch(slamb::detail::cuda::scale_kernel<quantizer>{
           {lists.groups.data(), lists.tiles.data(), lists.places.data(), lists.groups.size()},
           r.statistic.data(),
@@ -175,12 +175,12 @@ template <class Case, class Side, class Sums, class Scales>
 bool send_all(Side& side, typename Case::rank& r, const Sums& after_sums, const Scales& after_scales) {
   constexpr bool first = slamb::detail::shared_scales<typename Case::quantizer>::are_known_first;
   mark(r, r.wire.sent, r.wire.ranks);
-  const bool finite =
-      side.template send < first ? slamb::detail::encoding::measure : slamb::detail::encoding::both > (r);
+  const bool finite = side.template send < first ? slamb::detail::encode_mode::statistics
+                                                 : slamb::detail::encode_mode::statistics_and_codes > (r);
   after_sums();
   side.finish_sent(r);
   after_scales();
-  if constexpr (first) side.template send<slamb::detail::encoding::encode>(r);
+  if constexpr (first) side.template send<slamb::detail::encode_mode::codes>(r);
   return finite;
 }
 
@@ -189,11 +189,12 @@ template <class Case, class Side, class Sums, class Scales>
 void average_all(Side& side, typename Case::rank& r, const Sums& after_sums, const Scales& after_scales) {
   constexpr bool first = slamb::detail::shared_scales<typename Case::quantizer>::are_known_first;
   mark(r, r.wire.averaged, 1);
-  side.template average<first ? slamb::detail::encoding::measure : slamb::detail::encoding::both>(r);
+  side.template average<first ? slamb::detail::encode_mode::statistics
+                              : slamb::detail::encode_mode::statistics_and_codes>(r);
   after_sums();
   side.finish_averaged(r);
   after_scales();
-  if constexpr (first) side.template average<slamb::detail::encoding::encode>(r);
+  if constexpr (first) side.template average<slamb::detail::encode_mode::codes>(r);
 }
 
 }  // namespace test_support

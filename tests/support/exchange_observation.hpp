@@ -16,7 +16,7 @@
 
 namespace test_support {
 
-/// Facts of a quantizer and an error feedback, stated by the test and not read from them.
+/// Properties of a quantizer and an error feedback, stated by the test and not read from them.
 struct exchange_scheme {
   std::string name;
   const code_model* model = nullptr;

@@ -37,7 +37,7 @@ class made_optimizer : public slamb::optimizer {
   template <class Optimizer>
   struct opened : Optimizer {
     /// The recipe in an optimizer. Its address stays the same when the optimizer moves.
-    static auto& recipe_in(const Optimizer& made) { return (made.*&opened::typed)("made_optimizer"); }
+    static auto& recipe_in(const Optimizer& made) { return (made.*&opened::as_recipe)("made_optimizer"); }
   };
 
   template <class Optimizer>

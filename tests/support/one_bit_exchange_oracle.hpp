@@ -26,14 +26,14 @@ enum class sharing {
 };
 
 /// The elements that share a scale, where they are encoded.
-struct scale_group {
+struct scale_entry {
   int rank = 0;                       ///< the rank that encodes
   bool is_server = false;             ///< the second phase
   std::vector<std::size_t> elements;  ///< indices in all tensors end to end, without elements that take no part
 };
 
 /// Encodes and decodes the values of a group.
-using coding = std::function<vector(const vector& values, const scale_group& group)>;
+using coding = std::function<vector(const vector& values, const scale_entry& group)>;
 
 /// The scale of signs.
 enum class sign_scale { l2, l1 };
@@ -49,7 +49,7 @@ inline double scale_of(const vector& values, sign_scale scale) {
 
 /// ±scale: + where x ≥ 0, and for −0.
 inline coding signs_with(sign_scale scale) {
-  return [scale](const vector& values, const scale_group&) {
+  return [scale](const vector& values, const scale_entry&) {
     const double alpha = scale_of(values, scale);
     vector result(values.size());
     for (std::size_t i = 0; i < result.size(); ++i) result[i] = values[i] >= 0.0 ? alpha : -alpha;
@@ -102,14 +102,14 @@ class two_phase_exchange {
     announce(x, left_out);
     std::vector<vector> sent(x.size(), vector(server_.size()));
     for (std::size_t rank = 0; rank < x.size(); ++rank) {
-      for (scale_group& group : sent_together_) {
+      for (scale_entry& group : sent_together_) {
         group.rank = static_cast<int>(rank);
         code(group, left_out, how_.worker_errors, worker_[rank], sent[rank], [&](std::size_t j) { return x[rank][j]; });
       }
     }
     vector result(server_.size());
     for (const std::size_t j : exact_) result[j] = mean(x, j);
-    for (const scale_group& group : received_together_)
+    for (const scale_entry& group : received_together_)
       code(group, left_out, how_.server_errors, server_, result, [&](std::size_t j) { return mean(sent, j); });
     return result;
   }
@@ -137,7 +137,7 @@ class two_phase_exchange {
 
  private:
   void announce(const std::vector<vector>& x, const std::vector<std::uint8_t>& left_out) {
-    for (const scale_group& group : received_together_)
+    for (const scale_entry& group : received_together_)
       for (const std::size_t j : group.elements)
         for (std::size_t rank = 0; left_out[j] == announces && rank < x.size(); ++rank) {
           const double kept = x[rank][j] + worker_[rank][j];
@@ -167,9 +167,9 @@ class two_phase_exchange {
 
   // value ← signal + error; result ← coded(value); error ← value − result
   template <class Signal>
-  void code(const scale_group& group, const std::vector<std::uint8_t>& left_out, bool keeps_error, vector& error,
+  void code(const scale_entry& group, const std::vector<std::uint8_t>& left_out, bool keeps_error, vector& error,
             vector& result, Signal signal) {
-    scale_group taking_part{group.rank, group.is_server, {}};
+    scale_entry taking_part{group.rank, group.is_server, {}};
     vector values;
     taking_part.elements.reserve(group.elements.size());
     values.reserve(group.elements.size());
@@ -202,7 +202,7 @@ class two_phase_exchange {
   vector largest_;                      // [n] the largest value encoded so far
   std::vector<std::size_t> tensor_of_;  // [n]
   std::vector<std::size_t> exact_;      // elements that are not compressed
-  std::vector<scale_group> sent_together_, received_together_;
+  std::vector<scale_entry> sent_together_, received_together_;
   std::vector<std::size_t> close_;
   std::vector<std::uint8_t> announced_;  // [n]
 };

@@ -24,7 +24,7 @@ namespace {
 using slamb::frozen_trust_ratio;
 using slamb::tensor_properties;
 using slamb::update_terms;
-using slamb::detail::host::floats;
+using slamb::detail::host::f32x16;
 using test_support::random_source;
 using test_support::refusal;
 using test_support::told_apart_by;
@@ -158,7 +158,7 @@ class tensor_by_policy {
   double warm_up(const tensor_step& x, double weight_decay) {
     scalar_sums sums;
     for (std::size_t j = 0; j < x.size(); ++j) policy_.accumulate(update_terms_of(x, j, weight_decay), true, sums);
-    const auto factors = policy_.factors(sums.sum.data(), facts(weight_decay));
+    const auto factors = policy_.factors(sums.sum.data(), properties(weight_decay));
     state_ = policy_.averaged(state_, factors);
     return static_cast<double>(policy_.scale(factors, 1.0F));
   }
@@ -169,7 +169,7 @@ class tensor_by_policy {
       const quantities<float> q = quantities_of<float>(x, j, weight_decay);
       policy_.accumulate_frozen(update_terms_of(x, j, weight_decay), q.deviation / q.fresh_deviation, sums);
     }
-    const auto factors = policy_.frozen_factors(state_, sums.sum.data(), sums.maximum.data(), facts(weight_decay));
+    const auto factors = policy_.frozen_factors(state_, sums.sum.data(), sums.maximum.data(), properties(weight_decay));
     return static_cast<double>(policy_.scale(factors, 1.0F));
   }
 
@@ -180,7 +180,9 @@ class tensor_by_policy {
     const quantities<float> q = quantities_of<float>(x, j, weight_decay);
     return {x.parameter[j], q.direction, q.update};
   }
-  tensor_properties facts(double weight_decay) const { return {adapt_, false, static_cast<float>(weight_decay), 4}; }
+  tensor_properties properties(double weight_decay) const {
+    return {adapt_, false, static_cast<float>(weight_decay), 4};
+  }
 
   frozen_trust_ratio policy_;
   bool adapt_;
@@ -213,14 +215,14 @@ using state = frozen_trust_ratio::segment_state;
 
 /// The policy's c̄ f for given ‖w‖, ‖u‖ and max D/D_f.
 float rate(const frozen_trust_ratio& policy, state& of_tensor, double w, double u, double most,
-           const tensor_properties& facts = {.weight_decay = 0.01F}) {
+           const tensor_properties& properties = {.weight_decay = 0.01F}) {
   const std::array<double, 3> sums{w * w, u * u, 0.0};
-  return policy.frozen_factors(of_tensor, sums.data(), &most, facts).ratio;
+  return policy.frozen_factors(of_tensor, sums.data(), &most, properties).ratio;
 }
 
-float warm_up_ratio(const frozen_trust_ratio& policy, double p, double u, const tensor_properties& facts = {}) {
+float warm_up_ratio(const frozen_trust_ratio& policy, double p, double u, const tensor_properties& properties = {}) {
   const std::array<double, 2> sums{p * p, u * u};
-  return policy.factors(sums.data(), facts).ratio;
+  return policy.factors(sums.data(), properties).ratio;
 }
 
 /// The values added to sums and maxima, in order.
@@ -300,9 +302,9 @@ TEST_CASE("frozen_trust_ratio: the factor moves by a tenth per step, from 1, wit
 
 TEST_CASE("frozen_trust_ratio: weight decay pulls the factor to 1, in proportion to its part of the update") {
   const frozen_trust_ratio policy{.factor_change = 9.0};
-  const auto factor = [&](double w, double u, double most, const tensor_properties& facts) {
+  const auto factor = [&](double w, double u, double most, const tensor_properties& properties) {
     state of_tensor{1.0F, 1.0F};
-    return static_cast<double>(rate(policy, of_tensor, w, u, most, facts));
+    return static_cast<double>(rate(policy, of_tensor, w, u, most, properties));
   };
   const tensor_properties decays{.weight_decay = 0.01F}, does_not{.weight_decay = 0.0F};
   CHECK(factor(1.0, 4.0, 3.0, decays) == 1.5);  // 3/4 + 3/4
@@ -362,15 +364,15 @@ TEST_CASE(
   random_source source(9);
   for (auto& all : x)
     for (float& value : all) value = static_cast<float>(source.bell());
-  const auto vector = [&](std::size_t i) { return floats::load(x[i].data()); };
-  const auto same = [&](const floats& got, std::size_t i) {
+  const auto vector = [&](std::size_t i) { return f32x16::load(x[i].data()); };
+  const auto same = [&](const f32x16& got, std::size_t i) {
     std::array<float, lanes> all{};
     got.store(all.data());
     return test_support::same_bits(all, x[i]);
   };
-  recorder<floats> whole;
-  policy.accumulate(update_terms<floats>{vector(0), vector(1), vector(2)}, true, whole);
-  policy.accumulate_frozen(update_terms<floats>{vector(0), vector(1), vector(2)}, vector(3), whole);
+  recorder<f32x16> whole;
+  policy.accumulate(update_terms<f32x16>{vector(0), vector(1), vector(2)}, true, whole);
+  policy.accumulate_frozen(update_terms<f32x16>{vector(0), vector(1), vector(2)}, vector(3), whole);
   REQUIRE(whole.added.size() == 5);
   REQUIRE(whole.raised.size() == 1);
   const std::array<std::pair<int, std::size_t>, 5> expected{{{0, 0}, {1, 2}, {0, 1}, {1, 2}, {2, 0}}};
@@ -420,8 +422,8 @@ TEST_CASE("frozen_trust_ratio: a tensor without an average takes the ratio of ea
   const std::array<double, 3> sums{9.0, 16.0, 4.0};  // ‖w‖², ‖u‖², ‖p‖²
   const double most = 1.0;
   const auto ratio = [&](state of_tensor, bool may_begin_late, const std::array<double, 3>& of_sums) {
-    const tensor_properties facts{.weight_decay = 0.01F, .may_begin_late = may_begin_late};
-    const float found = policy.frozen_factors(of_tensor, of_sums.data(), &most, facts).ratio;
+    const tensor_properties properties{.weight_decay = 0.01F, .may_begin_late = may_begin_late};
+    const float found = policy.frozen_factors(of_tensor, of_sums.data(), &most, properties).ratio;
     CHECK((of_tensor.mean_ratio == 0.0F || of_tensor.mean_ratio == 2.0F));  // c̄ does not change
     return found;
   };

@@ -25,7 +25,7 @@
 
 namespace trust_ratio_trust_ratio_tests {
 
-/// A float whose products are never fused with a sum, as `floats` promises for its lanes with all compiler flags.
+/// A float whose products are never fused with a sum, as `f32x16` promises for its lanes with all compiler flags.
 struct strict {
   float value = 0.0F;
 
@@ -51,7 +51,7 @@ using slamb::rescaled_trust_ratio;
 using slamb::rescaling;
 using slamb::tensor_properties;
 using slamb::update_terms;
-using slamb::detail::host::floats;
+using slamb::detail::host::f32x16;
 using test_support::random_source;
 
 constexpr std::size_t lanes = slamb::detail::host::lanes;
@@ -72,13 +72,13 @@ struct recorder {
 
 template <class Real>
 Real at_lane(const lane_array& x, std::size_t lane) {
-  if constexpr (std::is_same_v<Real, floats>)
-    return floats::load(x.data());
+  if constexpr (std::is_same_v<Real, f32x16>)
+    return f32x16::load(x.data());
   else
     return Real(x[lane]);
 }
 
-float lane_of(const floats& x, std::size_t lane) {
+float lane_of(const f32x16& x, std::size_t lane) {
   lane_array all;
   x.store(all.data());
   return all[lane];
@@ -103,7 +103,7 @@ float some_value(random_source& source) {
   }
 }
 
-/// The fault, if Real does not give in every lane the bits of `floats`, from `accumulate` and from `scale`.
+/// The fault, if Real does not give in every lane the bits of `f32x16`, from `accumulate` and from `scale`.
 template <class Real, class T>
 fault lanes_fault(const T& ratio) {
   random_source source(17);
@@ -116,14 +116,14 @@ fault lanes_fault(const T& ratio) {
     std::vector<double> sums;
     for (int i = 0; i < static_cast<int>(T::sums_per_segment); ++i)
       sums.push_back(source.below(6) == 0 ? 0.0 : std::exp(4.0 * source.bell()));
-    const tensor_properties facts{source.below(4) != 0, source.below(2) == 0, source.below(2) == 0 ? 0.0F : 0.01F,
-                                  1 + static_cast<int>(source.below(8))};
-    const auto factors = ratio.factors(sums.data(), facts);
+    const tensor_properties properties{source.below(4) != 0, source.below(2) == 0, source.below(2) == 0 ? 0.0F : 0.01F,
+                                       1 + static_cast<int>(source.below(8))};
+    const auto factors = ratio.factors(sums.data(), properties);
 
-    recorder<floats> whole;
-    ratio.accumulate(update_terms<floats>{at_lane<floats>(x[0], 0), at_lane<floats>(x[1], 0), at_lane<floats>(x[2], 0)},
+    recorder<f32x16> whole;
+    ratio.accumulate(update_terms<f32x16>{at_lane<f32x16>(x[0], 0), at_lane<f32x16>(x[1], 0), at_lane<f32x16>(x[2], 0)},
                      received, whole);
-    const floats scale = ratio.scale(factors, at_lane<floats>(x[3], 0));
+    const f32x16 scale = ratio.scale(factors, at_lane<f32x16>(x[3], 0));
     for (std::size_t lane = 0; lane < lanes; ++lane) {
       recorder<Real> single;
       ratio.accumulate(
@@ -163,7 +163,7 @@ struct two_faced {
   static constexpr int sums_per_segment = 2;
   template <class Real, class Sums>
   void accumulate(const update_terms<Real>& x, bool, Sums& sums) const {
-    constexpr bool vector = std::is_same_v<Real, floats>;
+    constexpr bool vector = std::is_same_v<Real, f32x16>;
     sums.add_square(Fault == 1 && vector ? 1 : 0, Fault == 2 && vector ? x.update : x.parameter);
     if (Fault == 3 && vector) sums.add_square(1, x.update);
     if (Fault == 4) sums.add_square(2, x.update);
@@ -171,7 +171,7 @@ struct two_faced {
   float factors(const double*, tensor_properties) const { return 0.3F; }
   template <class Real>
   Real scale(float f, const Real& discount) const {
-    const bool off = Fault == 5 && std::is_same_v<Real, floats>;
+    const bool off = Fault == 5 && std::is_same_v<Real, f32x16>;
     return Real(f) * discount * Real(off ? 1.0000001F : 1.0F);
   }
 };
@@ -231,19 +231,19 @@ int differences(const rescaled_trust_ratio<Form>& policy, ByHand by_hand) {
       for (const bool one_dimensional : {true, false})
         for (const int world : {1, 2, 7})
           for (const double s : {1.0, 0.93, 0.25, 0.0}) {
-            const tensor_properties facts{adapt, one_dimensional, 0.01F, world};
+            const tensor_properties properties{adapt, one_dimensional, 0.01F, world};
             const std::array<double, 4> squares = n.squares();
-            const float got = policy.scale(policy.factors(squares.data(), facts), static_cast<float>(s));
+            const float got = policy.scale(policy.factors(squares.data(), properties), static_cast<float>(s));
             const double expected =
-                by_hand(n, facts, static_cast<double>(static_cast<float>(s)), policy.lower, policy.upper);
+                by_hand(n, properties, static_cast<double>(static_cast<float>(s)), policy.lower, policy.upper);
             different += close(static_cast<double>(got), expected) ? 0 : 1;
           }
   return different;
 }
 
-float layerwise(const slamb::layerwise_trust_ratio& policy, double p, double u, const tensor_properties& facts) {
+float layerwise(const slamb::layerwise_trust_ratio& policy, double p, double u, const tensor_properties& properties) {
   const std::array<double, 2> squares{p * p, u * u};
-  return policy.scale(policy.factors(squares.data(), facts), 1.0F);
+  return policy.scale(policy.factors(squares.data(), properties), 1.0F);
 }
 
 }  // namespace
@@ -376,10 +376,11 @@ std::vector<double> of_layer(const tensor_at_step& t) {
 std::vector<double> rescaled(const tensor_at_step& t, bool product) {
   const std::span<const double> x = product ? t.u : t.w;
   const norms_of_parts n{t.norm(t.p, true), t.norm(x, true), t.norm(t.p, false), t.norm(x, false)};
-  const tensor_properties facts{true, t.one_dimensional, 0.01F, t.world};
+  const tensor_properties properties{true, t.one_dimensional, 0.01F, t.world};
   std::vector<double> scale;
   for (const double s : t.discount)
-    scale.push_back(product ? product_by_hand(n, facts, s, 0.01, 1000.0) : blend_by_hand(n, facts, s, 0.01, 1000.0));
+    scale.push_back(product ? product_by_hand(n, properties, s, 0.01, 1000.0)
+                            : blend_by_hand(n, properties, s, 0.01, 1000.0));
   return scale;
 }
 std::vector<double> product(const tensor_at_step& t) { return rescaled(t, true); }

@@ -141,14 +141,14 @@ class hierarchical_communicator {
 
   /// Calls `call`. On an exception aborts both communicators, so that peers do not wait in the other one.
   template <class Place, class Call>
-  void or_abort(const Place& place, const Call& call) {
+  void or_abort(const Place& where, const Call& call) {
     try {
       call();
     } catch (const std::exception& failure) {
-      abort_parts(place() + failure.what());
+      abort_parts(where() + failure.what());
       throw;
     } catch (...) {
-      abort_parts(place() + "an exception of unknown type");
+      abort_parts(where() + "an exception of unknown type");
       throw;
     }
   }

@@ -143,7 +143,7 @@ class mpi_communicator {
     if (messages_.handle().get() == MPI_COMM_NULL || messages_.handle().has_failed()) return;
     messages_.handle().tell_peers(reason);
     messages_.handle().break_off(
-        communicator_error("slamb: mpi_communicator of " + messages_.handle().place() + " was aborted: " + reason));
+        communicator_error("slamb: mpi_communicator of " + messages_.handle().rank_text() + " was aborted: " + reason));
   }
 
  private:
@@ -169,7 +169,7 @@ class mpi_communicator {
 
   static detail::mpi_messages make_messages(detail::mpi_handle handle) {
     const int ranks = handle.size();
-    const std::size_t piece_bytes = std::max(handle.options().piece_bytes, place(ranks, line));
+    const std::size_t piece_bytes = std::max(handle.options().piece_bytes, offset_of(ranks, line));
     return {std::move(handle), ranks == 1 ? 0 : 2 * piece_bytes};
   }
 
@@ -196,12 +196,12 @@ class mpi_communicator {
     const std::size_t stride = call.kind == collective::all_gather ? 0 : chunk;  // 0: all get the same data
     const std::byte* const from = std::as_bytes(send).data();
     std::byte* const to = std::as_writable_bytes(receive).data();
-    copy(to + place(rank(), chunk), from + place(rank(), stride), chunk);
+    copy(to + offset_of(rank(), chunk), from + offset_of(rank(), stride), chunk);
     if (!has_peers) return;
     in_messages(chunk, [&](int slot, std::size_t offset, std::size_t bytes) {
       for_each_peer([&](int peer) {
-        messages_.receive(slot, peer, to + place(peer, chunk) + offset, bytes);
-        messages_.send(slot, peer, from + place(peer, stride) + offset, bytes);
+        messages_.receive(slot, peer, to + offset_of(peer, chunk) + offset, bytes);
+        messages_.send(slot, peer, from + offset_of(peer, stride) + offset, bytes);
       });
     });
   }
@@ -222,7 +222,7 @@ class mpi_communicator {
     for (int i = 1; i < size(); ++i) f((rank() + i) % size());  // every rank begins at another peer
   }
 
-  static std::size_t place(int rank, std::size_t size) noexcept { return static_cast<std::size_t>(rank) * size; }
+  static std::size_t offset_of(int rank, std::size_t size) noexcept { return static_cast<std::size_t>(rank) * size; }
 
   template <class T>
   static std::size_t bytes_of(const piece& p, int rank) noexcept {
@@ -232,7 +232,7 @@ class mpi_communicator {
   /// The place where the terms of rank `peer` for this rank's chunk arrive.
   template <class T>
   T* scratch(int slot, const piece& p, int peer) noexcept {
-    const std::size_t offset = place(slot, messages_.memory_size() / 2) + place(peer, p.chunk * sizeof(T));
+    const std::size_t offset = offset_of(slot, messages_.memory_size() / 2) + offset_of(peer, p.chunk * sizeof(T));
     return reinterpret_cast<T*>(messages_.memory() + offset);
   }
 

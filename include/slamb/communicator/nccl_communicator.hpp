@@ -163,7 +163,7 @@ class nccl_communicator {
   /// work does not wait for its peers. Does nothing if it has failed before or was moved from.
   void abort(const std::string& reason) {
     if (handle_.get() == nullptr || handle_.has_failed()) return;
-    handle_.break_off(communicator_error("slamb: " + handle_.place() + " was aborted: " + reason));
+    handle_.break_off(communicator_error("slamb: " + handle_.rank_text() + " was aborted: " + reason));
   }
 
  private:

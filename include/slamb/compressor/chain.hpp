@@ -40,10 +40,10 @@ struct chain {
   }
 
   /// Lists the options that must be equal on all ranks.
-  template <class Facts>
-  void describe(Facts& facts) const {
-    if constexpr (requires { sparsifier.describe(facts); }) sparsifier.describe(facts);
-    if constexpr (requires { quantizer.describe(facts); }) quantizer.describe(facts);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    if constexpr (requires { sparsifier.describe(fields); }) sparsifier.describe(fields);
+    if constexpr (requires { quantizer.describe(fields); }) quantizer.describe(fields);
   }
 };
 

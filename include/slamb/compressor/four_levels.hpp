@@ -36,10 +36,10 @@ struct four_levels {
   }
 
   /// Lists the options that must be equal on all ranks.
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add("four_levels' block", block);
-    facts.add("four_levels' zero_aware", static_cast<double>(zero_aware));
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add("four_levels' block", block);
+    fields.add("four_levels' zero_aware", static_cast<double>(zero_aware));
   }
 
   /// Bit 0: x is on an outer level; bit 1: x < 0.

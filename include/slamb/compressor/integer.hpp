@@ -40,10 +40,10 @@ struct integer {
   }
 
   /// Lists the options that must be equal on all ranks.
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add("integer's block", block);
-    facts.add_word("integer's seed", seed);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add("integer's block", block);
+    fields.add_word("integer's seed", seed);
   }
 
   /// L + q, with |q| = ⌊L |x|/s + uniform⌋. Computed with integers in units of 2^-17, so that no sum is rounded or fused.

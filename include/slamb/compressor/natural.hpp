@@ -31,9 +31,9 @@ struct natural {
   static constexpr std::uint32_t exponent_bias = 30;  ///< a float's exponent field less the code
 
   /// Lists the options that must be equal on all ranks.
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add_word("natural's seed", seed);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add_word("natural's seed", seed);
   }
 
   /// Bit 7: the sign; bits 0 … 6: 0 for zero, else e + 97.

@@ -47,11 +47,11 @@ struct random_k {
   }
 
   /// Lists the options that must be equal on all ranks.
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add("random_k's k", k);
-    facts.add("random_k's block", static_cast<double>(block));
-    facts.add_word("random_k's seed", seed);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add("random_k's k", k);
+    fields.add("random_k's block", static_cast<double>(block));
+    fields.add_word("random_k's seed", seed);
   }
 
   /// C, the number of steps in which round robin sends every element once.

@@ -30,10 +30,10 @@ struct basic_sign {
   static constexpr bool keeps_sign = true;
 
   /// Lists the options that must be equal on all ranks.
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add("sign's scales (0: fused, 1: per tensor)", static_cast<double>(scales == scale_sharing::per_tensor));
-    facts.add("sign's zero_aware", static_cast<double>(zero_aware));
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add("sign's scales (0: fused, 1: per tensor)", static_cast<double>(scales == scale_sharing::per_tensor));
+    fields.add("sign's zero_aware", static_cast<double>(zero_aware));
   }
 
   /// 1 if x ≥ 0, which includes −0.0; else 0.

@@ -32,9 +32,9 @@ struct top_k {
   void validate() const { detail::require_in(k > 0.0 && k <= 1.0, "top_k's k", k, "in (0, 1]"); }
 
   /// Lists the options that must be equal on all ranks.
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add("top_k's k", k);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add("top_k's k", k);
   }
 
   /// The number of elements chosen of `count`: ⌈k count⌉, at least 1 if there are any.

@@ -427,16 +427,16 @@ struct sums_archetype {
 ///
 /// `accumulate(x, received, sums)` is called once an element; `sums.add_square(i, x)` adds x² to sum i of the tensor, in double
 /// precision; `received` is true if the element was exchanged at this step, as always in recipes that exchange every element.
-/// `factors(sums, facts)` is called once per tensor and step, with sums [sums_per_segment], and returns the arguments of `scale`.
+/// `factors(sums, properties)` is called once per tensor and step, with sums [sums_per_segment], and returns the arguments of `scale`.
 /// Then p ← p − γ · scale(factors, discount) · update, where discount is the staleness discount β3^age, 1 in recipes that
 /// exchange every element.
 template <class T>
 concept trust_ratio = detail::copyable<T> && requires(const T& t, update_terms<float> x, detail::sums_archetype& sums,
-                                                      const double* values, tensor_properties facts) {
+                                                      const double* values, tensor_properties properties) {
   { T::sums_per_segment } -> detail::converts_to<int>;
   t.accumulate(x, true, sums);
-  { t.factors(values, facts) } -> detail::copyable;
-  { t.scale(t.factors(values, facts), 1.0F) } -> detail::converts_to<float>;
+  { t.factors(values, properties) } -> detail::copyable;
+  { t.scale(t.factors(values, properties), 1.0F) } -> detail::converts_to<float>;
 } && std::is_trivially_copyable_v<decltype(std::declval<const T&>().factors(static_cast<const double*>(nullptr),
                                                                             tensor_properties{}))>;
 

@@ -93,7 +93,7 @@ class chosen_optimizer : public optimizer {
   bool is_compressed() const noexcept { return made_.is_compressed; }
 
   /// Measures the compression error of the next step, if the chosen optimizer compresses.
-  void measure_next_step() { called("measure_next_step()")->measure_next_step(); }
+  void measure_next_step() { lock_call("measure_next_step()")->measure_next_step(); }
 
   /// Statistics of the chosen optimizer since the choice; `chosen` describes the choice.
   ::slamb::statistics statistics(bool with_norms = false) const {
@@ -128,7 +128,7 @@ class chosen_optimizer : public optimizer {
  private:
   template <class Optimizer>
   communicator_type& communicator_of() {
-    if (auto* const own = dynamic_cast<typename Optimizer::recipe_type*>(&held("communicator()")))
+    if (auto* const own = dynamic_cast<typename Optimizer::recipe_type*>(&recipe_or_throw("communicator()")))
       return own->ranks().template get<communicator_type>();
     throw std::logic_error(
         "slamb: communicator() was called on a chosen_optimizer to which another optimizer has been assigned; keep one "
@@ -149,31 +149,31 @@ struct steady_seconds {
 
 /// The optimizer to keep: of the saved state, if there is one, else by `keep`.
 template <class Dense, class Compressed>
-choose_options::keep_rule rule_of(const choose_options& how) {
-  if (how.saved.empty()) return how.keep;
-  const bool is_dense = is_state_of(kind_of<Dense>(), how.saved);
-  if (is_dense && is_state_of(kind_of<Compressed>(), how.saved))
+choose_options::keep_rule rule_of(const choose_options& options) {
+  if (options.saved.empty()) return options.keep;
+  const bool is_dense = is_state_of(kind_of<Dense>(), options.saved);
+  if (is_dense && is_state_of(kind_of<Compressed>(), options.saved))
     throw std::invalid_argument(
         "slamb: choose cannot find the optimizer of the saved state, because both have the same recipe and policies; "
         "set choose_options's keep, and load the state afterwards");
   if (is_dense) return choose_options::keep_rule::dense;
-  if (is_state_of(kind_of<Compressed>(), how.saved)) return choose_options::keep_rule::compressed;
+  if (is_state_of(kind_of<Compressed>(), options.saved)) return choose_options::keep_rule::compressed;
   throw std::invalid_argument("slamb: choose was given a saved state of neither optimizer; it must be a state of " +
                               std::string(Dense::recipe_name) + " or " + Compressed::recipe_name +
                               " with the same policies");
 }
 
 template <class Dense, class Compressed>
-consistency_check facts_of_choice(const choose_options& how, choose_options::keep_rule rule, std::size_t tensors,
-                                  std::uint64_t elements) {
+consistency_check fields_of_choice(const choose_options& options, choose_options::keep_rule rule, std::size_t tensors,
+                                   std::uint64_t elements) {
   consistency_check all(std::string("choose ") + typeid(Dense).name() + " " + typeid(Compressed).name(), tensors);
   all.add_word("the optimizer that is kept (choose_options's keep, or the optimizer of its saved state)",
                static_cast<std::uint64_t>(rule));
-  all.add("choose_options's margin", how.margin);
-  all.add_word("choose_options's steps", how.steps);
-  all.add_word("choose_options's rounds", how.rounds);
-  all.add_word("choose_options's most_elements", how.most_elements);
-  all.add_word("choose_options's training_steps", how.training_steps);
+  all.add("choose_options's margin", options.margin);
+  all.add_word("choose_options's steps", options.steps);
+  all.add_word("choose_options's rounds", options.rounds);
+  all.add_word("choose_options's most_elements", options.most_elements);
+  all.add_word("choose_options's training_steps", options.training_steps);
   all.add_word("the number of elements", elements);
   return all;
 }
@@ -184,25 +184,26 @@ template <class Dense, class Compressed, class Ranks, class Backend, class Clock
 statistics::choice_type choice_by_trial(std::span<const parameter> parameters, std::uint64_t elements,
                                         const typename Dense::options_type& dense_options,
                                         const typename Compressed::options_type& compressed_options, Ranks& ranks,
-                                        const Backend& backend, const machine& on, const choose_options& how,
+                                        const Backend& backend, const machine& on, const choose_options& options,
                                         Clock& clock) {
-  const double part =
-      elements <= how.most_elements ? 1.0 : static_cast<double>(how.most_elements) / static_cast<double>(elements);
-  trial<Dense> dense(dense_options, part, how.training_steps);
-  trial<Compressed> compressed(compressed_options, part, how.training_steps);
+  const double part = elements <= options.most_elements
+                          ? 1.0
+                          : static_cast<double>(options.most_elements) / static_cast<double>(elements);
+  trial<Dense> dense(dense_options, part, options.training_steps);
+  trial<Compressed> compressed(compressed_options, part, options.training_steps);
   const synthetic_model model(parameters, part, on);
-  for (std::uint64_t round = 0; round < how.rounds; ++round) {
-    dense.run(ranks, model, backend, how.steps, clock);
-    compressed.run(ranks, model, backend, how.steps, clock);
+  for (std::uint64_t round = 0; round < options.rounds; ++round) {
+    dense.run(ranks, model, backend, options.steps, clock);
+    compressed.run(ranks, model, backend, options.steps, clock);
   }
   const typical_time of_dense = dense.time(host_ranks(*ranks.share(), on).inter_node());
   const typical_time of_compressed = compressed.time(host_ranks(*ranks.share(), on).inter_node());
   const double scale = static_cast<double>(elements) / static_cast<double>(model.elements());
   return {.is_compressed = of_compressed.seconds + of_compressed.deviation <
-                           rounded_product(1.0 - how.margin, of_dense.seconds) - of_dense.deviation,
+                           rounded_product(1.0 - options.margin, of_dense.seconds) - of_dense.deviation,
           .dense_seconds = scale * of_dense.seconds,
           .compressed_seconds = scale * of_compressed.seconds,
-          .trial_steps = how.rounds * how.steps,
+          .trial_steps = options.rounds * options.steps,
           .trial_elements = model.elements()};
 }
 
@@ -216,9 +217,9 @@ template <class Dense, class Compressed, class Clock>
 chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const parameter> parameters,
                                               const typename Dense::options_type& dense_options,
                                               const typename Compressed::options_type& compressed_options,
-                                              typename Dense::communicator_type communicator, const choose_options& how,
-                                              typename Dense::backend_type backend) {
-  how.validate();
+                                              typename Dense::communicator_type communicator,
+                                              const choose_options& options, typename Dense::backend_type backend) {
+  options.validate();
   Dense::validate(dense_options);
   Compressed::validate(compressed_options);
   backend.validate();
@@ -228,20 +229,20 @@ chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const par
   };
   const std::uint64_t elements =
       layout(parameters, dense_options.weight_decay, precision::takes_types, require_room).elements();
-  const choose_options::keep_rule rule = rule_of<Dense, Compressed>(how);
+  const choose_options::keep_rule rule = rule_of<Dense, Compressed>(options);
   const machine_on<typename Dense::backend_type> on(backend, 0);  // for copies alone
   using communicator_type = typename Dense::communicator_type;
   any_communicator<typename Dense::backend_type::stream_type> ranks(std::move(communicator));
   require_rank(ranks.rank(), ranks.size());
-  require_consistent_ranks(facts_of_choice<Dense, Compressed>(how, rule, parameters.size(), elements), *ranks.share(),
-                           on);
+  require_consistent_ranks(fields_of_choice<Dense, Compressed>(options, rule, parameters.size(), elements),
+                           *ranks.share(), on);
   statistics::choice_type made{.is_compressed = rule == choose_options::keep_rule::compressed};
   if (rule == choose_options::keep_rule::measure && ranks.size() > 1 && elements > 0)
     made = choice_by_trial<Dense, Compressed>(parameters, elements, dense_options, compressed_options, ranks, backend,
-                                              on, how, clock);
+                                              on, options, clock);
   return chosen_optimizer<Dense, Compressed>(made, parameters, dense_options, compressed_options,
                                              std::move(ranks.template get<communicator_type>()), std::move(backend),
-                                             how.saved, how.restore);
+                                             options.saved, options.restore);
 }
 
 }  // namespace detail
@@ -269,19 +270,20 @@ chosen_optimizer<Dense, Compressed> choose(std::span<const parameter> parameters
                                            const typename Dense::options_type& dense_options,
                                            const typename Compressed::options_type& compressed_options,
                                            typename Dense::communicator_type communicator,
-                                           const choose_options& how = {}, typename Dense::backend_type backend = {}) {
+                                           const choose_options& options = {},
+                                           typename Dense::backend_type backend = {}) {
   return detail::choose_by<Dense, Compressed>(detail::steady_seconds{}, parameters, dense_options, compressed_options,
-                                              std::move(communicator), how, std::move(backend));
+                                              std::move(communicator), options, std::move(backend));
 }
 /// The same for optimizers whose types do not name their Communicator, which may have any type.
 template <class Dense, class Compressed, class Ranks = self_communicator>
 requires detail::differs_from_held<Dense, Ranks> chosen_optimizer<Dense, Compressed> choose(
     std::span<const parameter> parameters, const typename Dense::options_type& dense_options,
     const typename Compressed::options_type& compressed_options, Ranks communicator = {},
-    const choose_options& how = {}, typename Dense::backend_type backend = {}) {
+    const choose_options& options = {}, typename Dense::backend_type backend = {}) {
   return choose<Dense, Compressed>(parameters, dense_options, compressed_options,
-                                   detail::ranks_for<typename Compressed::recipe_type>(std::move(communicator)), how,
-                                   std::move(backend));
+                                   detail::ranks_for<typename Compressed::recipe_type>(std::move(communicator)),
+                                   options, std::move(backend));
 }
 
 }  // namespace slamb

@@ -116,7 +116,7 @@ class one_bit_recipe final
     clip_.plan(context_, options_);
     late_.plan(context_);
     buffer_ = context_.plan_buffer(std::max(exchange_.buffer_bytes(), dense_.buffer_bytes(context_)));
-    dense_.place(buffer_, context_);
+    dense_.use_buffer(buffer_, context_);
     context_.allocate(consistency(), byte_collectives_of<Compressor>);
     exchange_.start(context_, view().variance);
     dense_.start(context_);
@@ -160,11 +160,11 @@ class one_bit_recipe final
   // A step: docs/algorithms/one_bit_adam.md (a), one_bit_lamb.md (l).
   void begin() override {
     may_end_ = !is_compressed_ &&
-               context_.holds_at_this_step([this](std::uint64_t t) { return may_end_after(t); },
+               context_.holds_at_next_step([this](std::uint64_t t) { return may_end_after(t); },
                                            "the warm-up may end in this step; capture steps of the compressed phase");
     if (is_compressed_)
       context_.template begin_step<TrustRatio>(options_, 1.0, variance(),
-                                               exchange_.starts(context_, context_.memory.view(buffer_)));
+                                               exchange_.message_initializer(context_, context_.memory.view(buffer_)));
     else
       context_.template begin_step<TrustRatio>(options_, dense_.scale(context_), {});
   }
@@ -183,7 +183,7 @@ class one_bit_recipe final
     if (!context_.is_skipped_on_host()) {
       if (is_compressed_) {
         update_compressed();
-        late_.go_on(context_, view(), exchange_);
+        late_.continue_variances(context_, view(), exchange_);
       } else {
         take_adam_step(context_, state_.over(dense_.receive(context_), context_.memory), update(), batches_,
                        keep_average<TrustRatio>{factors(), kept().data()});
@@ -288,7 +288,7 @@ class one_bit_recipe final
     visit_flag(part, "phase", is_compressed_, state_part::common);
     visit_count(part, "end of the warm-up", warm_up_end_, state_part::common);
   }
-  void go_on_from_saved(const restore_options& /*options*/) override {
+  void on_state_loaded(const restore_options& /*options*/) override {
     context_.start_in_phase(is_compressed_ ? "compressed" : "warm-up");
     late_type::end_unless_allowed(options_, context_, view());
     exchange_.find_active(context_, view().variance);

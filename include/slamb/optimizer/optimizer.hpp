@@ -90,7 +90,7 @@ class recipe : public bound_to_process {
   virtual void begin_step(const device_learning_rates& rates) = 0;
   virtual void gradient_ready(std::size_t first, std::size_t count) = 0;
   virtual void finish_step() = 0;
-  virtual void give_up_step() noexcept = 0;
+  virtual void abandon_step() noexcept = 0;
   virtual void synchronize_parameters() = 0;
   virtual void broadcast_parameters(int root) = 0;
   virtual void compare_ranks() = 0;
@@ -128,8 +128,7 @@ class recipe_call {
 
  public:
   /// @throws std::logic_error while another call is running; nothing has changed then
-  recipe_call(recipe& called, const char* call)
-      : turn_(called.running_, call), scope_(called.enter()), called_(&called) {}
+  recipe_call(recipe& its, const char* call) : turn_(its.running_, call), scope_(its.enter()), called_(&its) {}
   recipe* operator->() const noexcept { return called_; }
 
  private:
@@ -164,12 +163,12 @@ class optimizer {
   using option_changes = detail::option_changes;
   using tensor_moments = detail::tensor_moments;
 
-  optimizer(optimizer&& other) noexcept : held_(std::move(other.held_)) { give_up_step(); }
+  optimizer(optimizer&& other) noexcept : held_(std::move(other.held_)) { abandon_step(); }
   optimizer& operator=(optimizer&& other) noexcept {
     std::unique_ptr<detail::recipe> own = std::move(other.held_);  // first, for the other may be this one
     release();
     held_ = std::move(own);
-    give_up_step();
+    abandon_step();
     return *this;
   }
   virtual ~optimizer() { release(); }
@@ -182,11 +181,11 @@ class optimizer {
   void step(double learning_rate) { step(std::span<const double>(&learning_rate, 1)); }
 
   /// One step with a learning rate for each group. *Stream*: synchronous on the host.
-  void step(std::span<const double> rates_by_group) { called("step()")->step(rates_by_group); }
+  void step(std::span<const double> rates_by_group) { lock_call("step()")->step(rates_by_group); }
 
   /// One step with rates that are read from the backend's memory when the step runs. *Stream*: see `device_learning_rates`.
   /// @throws also std::logic_error from 0/1 Adam, whose schedules need the rates on the host
-  void step(const device_learning_rates& rates) { called("step()")->step(rates); }
+  void step(const device_learning_rates& rates) { lock_call("step()")->step(rates); }
 
   /// Begins a step in parts, for overlap with the computation of gradients:
   ///
@@ -214,8 +213,8 @@ class optimizer {
   ///
   /// @throws as `step`, before any work; std::system_error if no thread can be started
   void begin_step(double learning_rate) { begin_step(std::span<const double>(&learning_rate, 1)); }
-  void begin_step(std::span<const double> rates_by_group) { called("begin_step()")->begin_step(rates_by_group); }
-  void begin_step(const device_learning_rates& rates) { called("begin_step()")->begin_step(rates); }
+  void begin_step(std::span<const double> rates_by_group) { lock_call("begin_step()")->begin_step(rates_by_group); }
+  void begin_step(const device_learning_rates& rates) { lock_call("begin_step()")->begin_step(rates); }
 
   /// Marks the gradients of tensors first … first + count − 1 as ready: computed, or on CUDA enqueued on the optimizer's stream.
   /// They must not change until finish_step has returned (on CUDA: until the stream has done the step). The order may differ
@@ -223,12 +222,12 @@ class optimizer {
   /// @throws std::logic_error without begin_step; std::invalid_argument for tensors that do not exist, or have been
   ///         ready before: nothing has changed then; communicator_error: the step is over, with all state as it was
   void gradient_ready(std::size_t first, std::size_t count) {
-    called("gradient_ready()")->gradient_ready(first, count);
+    lock_call("gradient_ready()")->gradient_ready(first, count);
   }
 
   /// Marks all remaining gradients as ready, and takes the step.
   /// @throws std::logic_error without begin_step; else as `step`: the step is over then
-  void finish_step() { called("finish_step()")->finish_step(); }
+  void finish_step() { lock_call("finish_step()")->finish_step(); }
 
   /// Replaces parameters that differ between ranks by their mean: with SLAMB between averagings, where training continues from
   /// the mean, and in the local steps of 0/1 Adam, where the next step starts from this rank's parameters again. Otherwise it
@@ -236,7 +235,7 @@ class optimizer {
   /// rank must call it. If parameters may differ, ranks first compare their steps.
   /// @throws rank_mismatch_error, on every rank, if they have diverged; communicator_error; std::logic_error after a load_state()
   ///         that has failed halfway
-  void synchronize_parameters() { called("synchronize_parameters()")->synchronize_parameters(); }
+  void synchronize_parameters() { lock_call("synchronize_parameters()")->synchronize_parameters(); }
 
   /// Calls `evaluate` with the parameters of synchronize_parameters(), and then restores this rank's parameters, to the bit. So
   /// an evaluation does not change a training. If parameters are equal on all ranks, it only calls `evaluate`. Collective: every
@@ -253,7 +252,7 @@ class optimizer {
   /// *Stream*: on a device `evaluate` is called before the mean is computed. It must enqueue its work behind it, on the
   /// optimizer's stream. Work that it enqueues elsewhere must be done when it returns.
   void with_averaged_parameters(const std::function<void()>& evaluate) {
-    called("with_averaged_parameters()")->with_averaged_parameters(evaluate);
+    lock_call("with_averaged_parameters()")->with_averaged_parameters(evaluate);
   }
 
   /// Gives all ranks the parameters of rank `root`; with nodes, of the node's local rank 0. For use before the first step, if
@@ -266,22 +265,24 @@ class optimizer {
   ///         different ones; std::logic_error between begin_step and finish_step
   ///         and while steps are captured; out_of_memory, and communicator_error on all other ranks: nothing has changed then;
   ///         communicator_error: parameters may have been replaced in part
-  void broadcast_parameters(int root = 0) { called("broadcast_parameters()")->broadcast_parameters(root); }
+  void broadcast_parameters(int root = 0) { lock_call("broadcast_parameters()")->broadcast_parameters(root); }
 
   /// Compares the ranks now, for any `compare_every`: their steps so far, and the parameters if the algorithm keeps them equal.
   /// For use before a checkpoint or at the end of a training. Collective: every rank must call it.
   /// @throws rank_mismatch_error, on every rank, that names the difference; communicator_error; std::logic_error between
   ///         begin_step and finish_step and while steps are captured
   /// *Cost*: a sum of 16 floats, and a pass over the parameters. Waits.
-  void compare_ranks() { called("compare_ranks()")->compare_ranks(); }
+  void compare_ranks() { lock_call("compare_ranks()")->compare_ranks(); }
 
   /// Returns the statistics so far.
   /// @param with_norms  also computes the norms, at the cost of one pass over the model
   /// @throws on a device, the exceptions of the Communicator's `wait`, if a peer does not come; std::logic_error while steps are
   ///         captured
-  ::slamb::statistics statistics(bool with_norms = false) const { return called("statistics()")->report(with_norms); }
+  ::slamb::statistics statistics(bool with_norms = false) const {
+    return lock_call("statistics()")->report(with_norms);
+  }
   /// Returns the optimizer's memory, by purpose.
-  memory_report memory() const { return called("memory()")->memory(); }
+  memory_report memory() const { return lock_call("memory()")->memory(); }
 
   /// Returns this rank's state for a checkpoint, without the parameters.
   /// @throws as `statistics`
@@ -295,7 +296,7 @@ class optimizer {
   /// parameters. `save_checkpoint` (slamb/checkpoint.hpp) writes a file.
   /// @throws the exceptions of `to`, and as `statistics`
   void save_state(const byte_sink& to, const save_options& options = {}) const {
-    called("save_state()")->save_state(to, options);
+    lock_call("save_state()")->save_state(to, options);
   }
 
   /// Continues from a saved state, with the parameters that belong to it. Options may differ; tensors and policies must be equal.
@@ -310,7 +311,7 @@ class optimizer {
   ///         part has been restored. Then steps, save_state(), synchronize_parameters(), with_averaged_parameters(),
   ///         broadcast_parameters(), compare_ranks() and set_steps() throw std::logic_error until a state has been loaded
   void load_state(const byte_source& from, const restore_options& options = {}) {
-    called("load_state()")->load_state(from, options);
+    lock_call("load_state()")->load_state(from, options);
   }
 
   /// Returns m and v of a tensor, its elements in their own order. Both are empty if the optimizer stores one of them in another
@@ -329,7 +330,7 @@ class optimizer {
   /// its m where it is not exchanged.
   /// @throws std::invalid_argument if there is no such tensor
   /// *Stream*: on a device the call does not wait. Read and write on the optimizer's stream, or when its steps are done.
-  tensor_moments moments(std::size_t tensor) { return called("moments()")->moments(tensor); }
+  tensor_moments moments(std::size_t tensor) { return lock_call("moments()")->moments(tensor); }
 
   /// Continues as after `taken` steps, with the moments and the parameters as they are: bias corrections, schedules and the
   /// random numbers of the next step are those of step `taken` + 1. For moments that come from another optimizer.
@@ -342,7 +343,7 @@ class optimizer {
   /// @throws std::invalid_argument if `taken` is above 2^53; std::logic_error between begin_step and finish_step, while steps are
   ///         captured, or after a load_state() that failed halfway: nothing has changed then
   /// *Cost*: waits. 0/1 Adam follows its schedules from their start.
-  void set_steps(std::uint64_t taken) { called("set_steps()")->set_steps(taken); }
+  void set_steps(std::uint64_t taken) { lock_call("set_steps()")->set_steps(taken); }
 
   /// Sets how the following steps scale gradients, until it is called again: g = factor · gradient / *loss_scale. Gradients are
   /// judged and clipped after they are scaled. Ranks may have different values.
@@ -356,7 +357,7 @@ class optimizer {
   /// @throws std::invalid_argument if `factor` is not a finite number > 0, or a cell is not memory of the optimizer's device;
   ///         std::logic_error in an open step: nothing has changed then
   void set_gradient_scaling(const gradient_scaling& scaling) {
-    called("set_gradient_scaling()")->set_gradient_scaling(scaling);
+    lock_call("set_gradient_scaling()")->set_gradient_scaling(scaling);
   }
 
   /// Changes options of the following steps, for schedules of β and of the weight decay. All ranks must make the same changes:
@@ -370,14 +371,14 @@ class optimizer {
   ///         has changed then
   /// *Stream*: β and ε act on the next call of a step, weight decays after all work that has been enqueued. Captured steps keep
   /// their β and ε.
-  void set_options(const option_changes& changes) { called("set_options()")->set_options(changes); }
+  void set_options(const option_changes& changes) { lock_call("set_options()")->set_options(changes); }
 
   /// Takes over parameters of sixteen bits that something else than a step has written. Where the optimizer's own master copy,
   /// rounded, is not the parameter, the copy becomes the parameter. Does nothing without such copies. The first step, the first
   /// after `load_state`, and `broadcast_parameters` do it themselves.
   /// @throws std::logic_error in an open step, while steps are captured into a graph, in the local steps of 0/1 Adam, or after a
   ///         load_state() that failed halfway
-  void reload_parameters() { called("reload_parameters()")->reload_parameters(); }
+  void reload_parameters() { lock_call("reload_parameters()")->reload_parameters(); }
 
   /// Sets the parameters of all tensors to other pointers, for frameworks that move them. The memory there must hold the
   /// parameters already. Master copies stay where they are.
@@ -385,13 +386,13 @@ class optimizer {
   /// @throws std::invalid_argument if they differ in number or type, are null or misaligned, or overlap other memory that steps
   ///         read or write; std::logic_error in an open step, or while steps are captured into a graph: nothing has changed then
   void set_parameters(std::span<const parameter::data_pointer> data) {
-    called("set_parameters()")->set_parameters(data, std::nullopt);
+    lock_call("set_parameters()")->set_parameters(data, std::nullopt);
   }
   /// Sets the gradients too, for memory that parameters and gradients have exchanged.
   /// @param gradients  [tensors] as for `set_gradients`
   void set_parameters(std::span<const parameter::data_pointer> data,
                       std::span<const parameter::gradient_pointer> gradients) {
-    called("set_parameters()")->set_parameters(data, gradients);
+    lock_call("set_parameters()")->set_parameters(data, gradients);
   }
 
   /// Sets the gradient of a tensor to another pointer, in the backend's memory and of the tensor's size. With the Backend
@@ -402,7 +403,7 @@ class optimizer {
   ///         misaligned or overlaps memory that steps write; std::logic_error if the tensor is ready in an open step, or while
   ///         steps are captured into a graph: nothing has changed then
   void set_gradient(std::size_t tensor, const parameter::gradient_pointer& gradient) {
-    called("set_gradient()")->set_gradient(tensor, gradient);
+    lock_call("set_gradient()")->set_gradient(tensor, gradient);
   }
 
   /// Sets the gradients of all tensors, for frameworks that allocate gradients at each step. On CUDA this is one upload, instead
@@ -411,7 +412,7 @@ class optimizer {
   /// @throws as `set_gradient`, also if gradients and tensors differ in number, or if a tensor is ready in an open step: nothing
   ///         has changed then
   void set_gradients(std::span<const parameter::gradient_pointer> gradients) {
-    called("set_gradients()")->set_gradients(gradients);
+    lock_call("set_gradients()")->set_gradients(gradients);
   }
   void set_gradients(std::span<const float* const> gradients) {
     const std::vector<parameter::gradient_pointer> all(gradients.begin(), gradients.end());
@@ -422,7 +423,7 @@ class optimizer {
   explicit optimizer(std::unique_ptr<detail::recipe> made) noexcept : held_(std::move(made)) {}
 
   /// @throws std::logic_error if it was moved from, or belongs to another process
-  detail::recipe& held(const char* call) const {
+  detail::recipe& recipe_or_throw(const char* call) const {
     if (held_ == nullptr)
       throw std::logic_error("slamb: " + std::string(call) +
                              " was called on an optimizer that was moved from; call the one that it was moved to");
@@ -437,13 +438,13 @@ class optimizer {
   /// Begins a call, which ends with the returned object.
   /// @throws std::logic_error if it was moved from or belongs to another process, or while another call is running; nothing has
   ///         changed then
-  detail::recipe_call called(const char* call) const { return detail::recipe_call(held(call), call); }
+  detail::recipe_call lock_call(const char* call) const { return detail::recipe_call(recipe_or_throw(call), call); }
 
  private:
-  void give_up_step() noexcept {
+  void abandon_step() noexcept {
     if (held_ == nullptr || !held_->is_of_this_process()) return;
     const detail::call_scope scope = held_->enter();
-    held_->give_up_step();
+    held_->abandon_step();
   }
 
   void release() noexcept {

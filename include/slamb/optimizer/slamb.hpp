@@ -142,9 +142,9 @@ class slamb_recipe final
       return !outer_step_type::sends_codes && t - 1 > first && !is_averaging_ && options_.local_steps > 0 &&
              interval()(t - 1);
     };
-    if (outer_.begins_anew(context_)) return false;
+    if (outer_.needs_anchor(context_)) return false;
     return context_.ranks.size() > 1 &&
-           context_.holds_at_this_step([&](std::uint64_t t) { return t > 1 && !after_averaging(t); }, "");
+           context_.holds_at_next_step([&](std::uint64_t t) { return t > 1 && !after_averaging(t); }, "");
   }
 
   statistics report(bool with_norms) const override {
@@ -173,7 +173,7 @@ class slamb_recipe final
     context_.agreement.set_anchor(outer_.anchor(context_));
     context_.agreement.compare_anchor(context_);
     context_.template begin_step<TrustRatio>(options_, 1.0, {},
-                                             exchange_.starts(context_, sparsifier_of(options_.compressor)));
+                                             exchange_.selection_kernel(context_, sparsifier_of(options_.compressor)));
     if constexpr (!exchange_type::selects_by_value) select();
   }
 
@@ -223,7 +223,7 @@ class slamb_recipe final
 
   bool takes_outer_step_now() {
     if (options_.local_steps <= 1) return options_.local_steps == 1;
-    return context_.holds_at_this_step(interval(),
+    return context_.holds_at_next_step(interval(),
                                        "only some steps exchange the parameters; set local_steps = 0, and call "
                                        "synchronize_parameters() yourself");
   }
@@ -263,14 +263,14 @@ class slamb_recipe final
     exchange_.visit_state(context_, part);
     outer_.visit_state(context_, part);
   }
-  void go_on_from_average() override { outer_.go_on_from_average(context_); }
-  void go_on_from_replaced() override {
+  void on_averaged() override { outer_.on_averaged(context_); }
+  void on_broadcast() override {
     is_averaging_ = false;
-    outer_.go_on_from_replaced(context_);
+    outer_.on_broadcast(context_);
   }
-  void go_on_from_saved(const restore_options& options) override {
+  void on_state_loaded(const restore_options& options) override {
     is_averaging_ = false;
-    outer_.go_on_from_saved(options.from_other_ranks);
+    outer_.on_state_loaded(options.from_other_ranks);
     context_.start_in_phase("sparse");
   }
 

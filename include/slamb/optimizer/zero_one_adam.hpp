@@ -118,7 +118,7 @@ class zero_one_adam_recipe final
     late_.plan(context_);
     buffer_ = context_.plan_buffer(std::max<std::uint64_t>(
         {exchange_.buffer_bytes(), dense_.buffer_bytes(context_), least_averaging_buffer(context_.tensors) * 4}));
-    dense_.place(buffer_, context_);
+    dense_.use_buffer(buffer_, context_);
     context_.allocate(consistency(), byte_collectives_of<Compressor>);
     exchange_.start(context_, view().variance);
     dense_.start(context_);
@@ -138,12 +138,12 @@ class zero_one_adam_recipe final
     if (replicas_differ()) average_parameters(context_, context_.floats_of(buffer_));
   }
   bool replicas_differ() override {
-    settle();
+    resolve_last_step();
     return steps_.differ();
   }
 
   statistics report(bool with_norms) const override {
-    const_cast<zero_one_adam_recipe*>(this)->settle();  // finds the outcome of the last step
+    const_cast<zero_one_adam_recipe*>(this)->resolve_last_step();  // finds the outcome of the last step
     statistics all = context_.report();
     if (with_norms) {
       all.norm = norms_of(context_, any_view_of(view()));
@@ -197,15 +197,15 @@ class zero_one_adam_recipe final
 
   // A step: docs/algorithms/zero_one_adam.md.
   void begin() override {
-    settle();
-    tau_ = context_.this_step(needs_its_number) + 1;  // (1)
+    resolve_last_step();
+    tau_ = context_.next_step_number(needs_its_number) + 1;  // (1)
     kind_ = kind_at(tau_);
     if (late_found_at_ == 0 && kind_ != kind_of_step::dense_gradient) find_late_elements();
     tell_anchor();
     if (kind_ == kind_of_step::quantized_update) context_.agreement.compare_anchor(context_);
     const double scale = kind_ == kind_of_step::dense_gradient ? dense_.scale(context_) : 1.0;
     context_.template begin_step<unit_trust_ratio>(options_, scale, variance(kind_ == kind_of_step::dense_gradient),
-                                                   exchange_.starts(context_, buffer()));
+                                                   exchange_.message_initializer(context_, buffer()));
   }
 
   bool exchange(const gradient_bucket& bucket) override {
@@ -246,9 +246,9 @@ class zero_one_adam_recipe final
   // Refreshes give v themselves. After an exchange of updates a tensor's momentum is common unless its Γ is 0.
   void continue_late_elements() {
     if (kind_ == kind_of_step::quantized_update)
-      late_.go_on(context_, view(), exchange_, steps_.inverse_rate_sums(context_));
+      late_.continue_variances(context_, view(), exchange_, steps_.inverse_rate_sums(context_));
     else if (kind_ != kind_of_step::dense_gradient)
-      late_.go_on(context_, view(), exchange_);
+      late_.continue_variances(context_, view(), exchange_);
   }
 
   // The first search, of a new training or of one that goes on from a saved state. Waits.
@@ -298,41 +298,41 @@ class zero_one_adam_recipe final
   void end_step() {
     if (!is_local_ && options_.variance_schedule.ends_after(tau_)) start_from_anchor();
     context_.end_step();
-    is_unsettled_ = true;
-    is_asked_ = is_searched_ = false;
+    step_pending_ = true;
+    readback_pending_ = is_searched_ = false;
     if (must_find_late_again()) {
       late_.search(context_, view());
       is_searched_ = true;
     }
     if constexpr (executor_type::is_synchronous) {
-      settle();
+      resolve_last_step();
     } else {
       context_.read_outcome_later(late_outcome_);
-      is_asked_ = true;
+      readback_pending_ = true;
     }
   }
 
   // Finds out if the last step was taken, which decides the kind of the next step. Waits only for that step.
-  void settle() {
-    if (!is_unsettled_) return;
+  void resolve_last_step() {
+    if (!step_pending_) return;
     context_.require_no_capture(needs_its_number);
-    if (is_asked_ || is_searched_) {
+    if (readback_pending_ || is_searched_) {
       const step_outcome outcome = outcome_of_last_step();
       if (is_searched_) late_.found(outcome.late);
     }
-    if (context_.this_step(needs_its_number) == tau_) go_on();
+    if (context_.next_step_number(needs_its_number) == tau_) advance_schedules();
     if (std::exchange(is_searched_, false)) late_found_at_ = refreshes();
-    is_unsettled_ = false;
+    step_pending_ = false;
   }
 
   step_outcome outcome_of_last_step() {
     if constexpr (!executor_type::is_synchronous)
-      if (is_asked_) return context_.find_outcome(late_outcome_);
+      if (readback_pending_) return context_.find_outcome(late_outcome_);
     return context_.read(static_cast<const step_outcome*>(context_.record()));
   }
 
   // Continues after a step that was taken. Actions that can fail come first, and can be repeated.
-  void go_on() {
+  void advance_schedules() {
     if (is_local_) {
       steps_.forget();
       return options_.local_schedule.advance(local_state_);
@@ -361,8 +361,8 @@ class zero_one_adam_recipe final
   void tell_anchor() { context_.agreement.set_anchor(has_anchor() ? view().anchor : nullptr); }
 
   // Continues from parameters that are equal on all ranks.
-  void go_on_from_replaced() override {
-    settle();
+  void on_broadcast() override {
+    resolve_last_step();
     tell_anchor();
     if (!is_local_) return;
     start_from_anchor();
@@ -371,7 +371,7 @@ class zero_one_adam_recipe final
 
   state_kind kind() const noexcept override { return kind_of<zero_one_adam_recipe>(); }
   void visit_state(const state_visitor& part) override {
-    settle();
+    resolve_last_step();
     base::visit_state(part);
     exchange_.visit_state(context_, part);
     local_.visit(part, context_.memory, state_part::errors);
@@ -381,9 +381,9 @@ class zero_one_adam_recipe final
     visit_flag(part, "phase", is_local_, state_part::common);
     steps_.visit_difference(part);
   }
-  // The schedules as after these steps. If they end the first phase, local steps begin in go_on_from_saved().
+  // The schedules as after these steps. If they end the first phase, local steps begin in on_state_loaded().
   void begin_after(std::uint64_t taken) override {
-    settle();
+    resolve_last_step();
     if (is_local_) return;
     variance_state_ = {};
     for (std::uint64_t tau = 2; tau <= taken + 1; ++tau) {
@@ -397,7 +397,7 @@ class zero_one_adam_recipe final
     if (is_local_ && exchange_.is_active(context_)) exchange_.clear_errors(context_);
     begins_locally_ = is_local_;
   }
-  void go_on_from_saved(const restore_options& options) override {
+  void on_state_loaded(const restore_options& options) override {
     if (std::exchange(begins_locally_, false) || (options.from_other_ranks && is_local_))
       start_from_anchor();  // from the parameters as they are
     late_type::end_unless_allowed(options_, context_, view());
@@ -424,10 +424,10 @@ class zero_one_adam_recipe final
   std::uint64_t late_found_at_ = 0;            // the refreshes when late_ was found; 0: it is not known
   kind_of_step kind_ = kind_of_step::nothing;  // of the current step
   bool is_local_ = false;
-  bool begins_locally_ = false;  // set_steps() has ended the first phase
-  bool is_unsettled_ = false;    // the outcome of the last step is not known yet
-  bool is_asked_ = false;        // late_outcome_ will have the answer
-  bool is_searched_ = false;     // the answer will have late elements
+  bool begins_locally_ = false;    // set_steps() has ended the first phase
+  bool step_pending_ = false;      // the outcome of the last step is not known yet
+  bool readback_pending_ = false;  // late_outcome_ will have the answer
+  bool is_searched_ = false;       // the answer will have late elements
 };
 
 struct variance_schedule_role {

@@ -57,10 +57,10 @@ struct quantized_difference {
   }
 
   /// Lists the options that must be equal on all ranks.
-  template <class Facts>
-  void describe(Facts& facts) const {
-    if constexpr (requires { quantizer.describe(facts); }) quantizer.describe(facts);
-    if constexpr (requires { mean_quantizer.describe(facts); }) mean_quantizer.describe(facts);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    if constexpr (requires { quantizer.describe(fields); }) quantizer.describe(fields);
+    if constexpr (requires { mean_quantizer.describe(fields); }) mean_quantizer.describe(fields);
   }
 };
 

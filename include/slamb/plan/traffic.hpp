@@ -156,11 +156,11 @@ wire_layout wire_of(std::span<const plan::tensor_shape> tensors, const Q& q, int
   std::vector<wire_tensor> all;
   all.reserve(tensors.size());
   for (const plan::tensor_shape& t : tensors) all.push_back({t.size, t.compress});
-  return {all, ranks, scale_groups_of(q), Q::bits_per_element, chunks};
+  return {all, ranks, granularity_of(q), Q::bits_per_element, chunks};
 }
 template <quantizer Q>
 wire_layout wire_of(std::span<const plan::tensor_shape> tensors, const Q& q, int ranks) {
-  return wire_of(tensors, q, ranks, chunks_with(scale_groups_of(q)));
+  return wire_of(tensors, q, ranks, chunks_with(granularity_of(q)));
 }
 
 /// The exchange of dense gradients of a recipe whose other exchange has these options' Compressor.
@@ -168,7 +168,7 @@ template <class Options>
 traffic_counts dense_traffic(std::span<const plan::tensor_shape> tensors, const Options& o, const plan::world& world) {
   if constexpr (quantizer<decltype(o.dense_compressor)>)
     return quantized_traffic(
-        wire_of(tensors, o.dense_compressor, world.ranks, chunks_with(scale_groups_of(o.compressor))), world,
+        wire_of(tensors, o.dense_compressor, world.ranks, chunks_with(granularity_of(o.compressor))), world,
         o.compress_single_rank);
   else
     return sum_of(plan::elements_of(tensors), world);
@@ -178,7 +178,7 @@ traffic_counts dense_traffic(std::span<const plan::tensor_shape> tensors, const 
 template <quantizer Q>
 wire_layout wire_of_payload(std::uint64_t elements, const Q& q, int ranks) {
   const wire_tensor payload{elements, true};
-  return {std::span<const wire_tensor>(&payload, 1), ranks, scale_groups_of(q), Q::bits_per_element};
+  return {std::span<const wire_tensor>(&payload, 1), ranks, granularity_of(q), Q::bits_per_element};
 }
 
 /// The number of elements that `s` selects of the tensor with element 0 `first`.

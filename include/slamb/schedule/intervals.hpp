@@ -73,10 +73,10 @@ struct exponential_variance_interval {
   }
 
   /// Lists the options that must be equal on all ranks.
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add_word("exponential_variance_interval's freeze_step", freeze_step);
-    facts.add_word("exponential_variance_interval's update_scaler", update_scaler);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add_word("exponential_variance_interval's freeze_step", freeze_step);
+    fields.add_word("exponential_variance_interval's update_scaler", update_scaler);
   }
 
   bool refreshes(const state_type& state, std::uint64_t tau) const { return tau % state.interval == 0; }
@@ -119,10 +119,10 @@ struct doubling_local_interval {
   }
 
   /// Lists the options that must be equal on all ranks.
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add_word("doubling_local_interval's scaler", scaler);
-    facts.add_word("doubling_local_interval's clipper", clipper);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add_word("doubling_local_interval's scaler", scaler);
+    fields.add_word("doubling_local_interval's clipper", clipper);
   }
 
   bool exchanges(const state_type& state, std::uint64_t tau) const { return tau % state.interval == 0; }
@@ -142,9 +142,9 @@ struct every {
   void validate() const { detail::require_in(steps >= 1, "every's steps", static_cast<double>(steps), ">= 1"); }
 
   /// Lists the options that must be equal on all ranks.
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add_word("every's steps", steps);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add_word("every's steps", steps);
   }
 
   /// @param t  1, 2, …

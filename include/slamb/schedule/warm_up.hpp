@@ -44,9 +44,9 @@ struct fixed_warm_up {
   void validate() const { detail::require_in(steps >= 1, "fixed_warm_up's steps", static_cast<double>(steps), ">= 1"); }
 
   /// Lists the options that must be equal on all ranks.
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add_word("fixed_warm_up's steps", steps);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add_word("fixed_warm_up's steps", steps);
   }
 
   bool wants_variance_norm(std::uint64_t /*t*/, double /*beta2*/) const { return false; }
@@ -96,12 +96,12 @@ struct automatic_warm_up {
   }
 
   /// Lists the options that must be equal on all ranks.
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add("automatic_warm_up's threshold", threshold);
-    facts.add_word("automatic_warm_up's least_steps", least_steps);
-    facts.add_word("automatic_warm_up's interval", interval);
-    facts.add_word("automatic_warm_up's most_steps", most_steps);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add("automatic_warm_up's threshold", threshold);
+    fields.add_word("automatic_warm_up's least_steps", least_steps);
+    fields.add_word("automatic_warm_up's interval", interval);
+    fields.add_word("automatic_warm_up's most_steps", most_steps);
   }
 
   /// s, the steps from one sample to the next.

@@ -68,7 +68,7 @@ struct checked_communicator {
   copy_function copy;      ///< within the memory, without waiting
   copy_function download;  ///< to host memory; waits
   std::function<void(const std::function<void()>& body)> enter;  ///< runs `body`, which uses the memory, in this thread
-  rank_place place{};
+  rank_id id{};
   checked_elements floats{};
   std::vector<checked_elements> others{};                  ///< bytes, and other types to check
   std::function<void(const std::string& reason)> abort{};  ///< empty if it has none
@@ -77,8 +77,8 @@ struct checked_communicator {
 /// One run of `check_communicator` on one rank.
 class communicator_checker {
  public:
-  communicator_checker(const checked_communicator& ranks, const communicator_check& how)
-      : ranks_(ranks), me_(ranks.place), how_(how), tried_(me_, listed_findings) {}
+  communicator_checker(const checked_communicator& ranks, const communicator_check& options)
+      : ranks_(ranks), rank_id_(ranks.id), options_(options), tried_(rank_id_, listed_findings) {}
 
   void run() {
     require_valid_place();
@@ -100,18 +100,18 @@ class communicator_checker {
   void check_all() {
     require_alike();
     require_each_once();
-    require_in(how_.wire_error >= 0.0 && how_.wire_error <= 0.1, "communicator_check::wire_error", how_.wire_error,
-               "in [0, 0.1]");
+    require_in(options_.wire_error >= 0.0 && options_.wire_error <= 0.1, "communicator_check::wire_error",
+               options_.wire_error, "in [0, 0.1]");
     require_room();
     for (const std::size_t n : sizes()) {
       check_each(ranks_.floats, n);
       for (const checked_elements& of : ranks_.others) check_each(of, n);
     }
     check_contents();
-    for (int root = 0; root < me_.size && bytes().has[static_cast<std::size_t>(collective::broadcast)]; ++root)
+    for (int root = 0; root < rank_id_.size && bytes().has[static_cast<std::size_t>(collective::broadcast)]; ++root)
       verify(start(bytes(), on_trial(bytes(), collective::broadcast, 17, root)));
     check_in_a_row();
-    if (how_.from_second_thread) {
+    if (options_.from_second_thread) {
       check_on_second_thread();
       check_in_a_row();  // on the first thread again
     }
@@ -121,9 +121,9 @@ class communicator_checker {
   // ------------------------------------------------------------------------- checks that all ranks will make the same calls
 
   void require_valid_place() const {
-    if (me_.is_valid()) return;
+    if (rank_id_.is_valid()) return;
     const std::string wrong =
-        "slamb: check_communicator: the Communicator says it is " + me_.text() + "; ranks must be 0 … size − 1";
+        "slamb: check_communicator: the Communicator says it is " + rank_id_.text() + "; ranks must be 0 … size − 1";
     try {
       if (ranks_.abort) ranks_.abort(wrong);  // the peers already wait
     } catch (...) {
@@ -134,32 +134,32 @@ class communicator_checker {
   /// Ranks with different sizes would make calls that do not match. So the first call does not depend on the sizes.
   void require_alike() {
     const auto number = [](auto x) { return static_cast<std::uint64_t>(x); };
-    counted_numbers all({number(me_.size), number(me_.local_size), number(how_.large), number(how_.from_second_thread),
-                         std::bit_cast<std::uint64_t>(how_.wire_error)});
+    counted_numbers all({number(rank_id_.size), number(rank_id_.local_size), number(options_.large),
+                         number(options_.from_second_thread), std::bit_cast<std::uint64_t>(options_.wire_error)});
     const std::array<std::array<std::string, 2>, 5> names{
-        {{"size()", std::to_string(me_.size)},
-         {"local_size()", std::to_string(me_.local_size)},
-         {"communicator_check::large", std::to_string(how_.large)},
-         {"communicator_check::from_second_thread", how_.from_second_thread ? "true" : "false"},
-         {"communicator_check::wire_error", to_text(how_.wire_error)}}};
+        {{"size()", std::to_string(rank_id_.size)},
+         {"local_size()", std::to_string(rank_id_.local_size)},
+         {"communicator_check::large", std::to_string(options_.large)},
+         {"communicator_check::from_second_thread", options_.from_second_thread ? "true" : "false"},
+         {"communicator_check::wire_error", to_text(options_.wire_error)}}};
     all_ranks("of size() and of the communicator_check").all_reduce_sum(all.table());
     const std::size_t other = all.first_other();
     if (other == names.size()) return;
-    const std::string differs = "slamb: check_communicator: " + me_.text() + ": " + names[other][0] + " is " +
+    const std::string differs = "slamb: check_communicator: " + rank_id_.text() + ": " + names[other][0] + " is " +
                                 names[other][1] + " here, but another rank has another value; ";
     if (other == 0) throw communicator_error(differs + "it must be the number of ranks on all ranks");
     if (other == 1) throw communicator_error(differs + "all nodes must have equal numbers of ranks");
     throw rank_mismatch_error(differs + "all ranks must be given the same communicator_check");
   }
   void require_each_once() {
-    std::vector<float> counted(static_cast<std::size_t>(me_.everyone()), 0.0F);
-    counted[static_cast<std::size_t>(me_.myself())] = 1.0F;
+    std::vector<float> counted(static_cast<std::size_t>(rank_id_.everyone()), 0.0F);
+    counted[static_cast<std::size_t>(rank_id_.myself())] = 1.0F;
     all_ranks("that counts ranks").all_reduce_sum(counted);
     const auto twice = std::ranges::find_if(counted, [](float x) { return x >= 2.0F; });
     const auto none = std::ranges::find(counted, 0.0F);
     if (twice == counted.end() || none == counted.end()) return;
-    const auto name = [&](const auto& place) { return me_.text(static_cast<int>(place - counted.begin())); };
-    throw communicator_error("slamb: check_communicator: " + me_.text() + ": " + to_text(*twice) +
+    const auto name = [&](const auto& id) { return rank_id_.text(static_cast<int>(id - counted.begin())); };
+    throw communicator_error("slamb: check_communicator: " + rank_id_.text() + ": " + to_text(*twice) +
                              " ranks report that they are " + name(twice) + ", and no rank reports that it is " +
                              name(none) + "; rank() must be different on every rank");
   }
@@ -168,19 +168,19 @@ class communicator_checker {
     std::size_t size = ranks_.floats.size;
     for (const checked_elements& of : ranks_.others) size = std::max(size, of.size);
     constexpr auto most_bytes = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
-    const std::size_t most = (most_bytes / size - 2 * margin) / static_cast<std::size_t>(me_.size);
-    if (how_.large > most)
-      throw std::invalid_argument("slamb: communicator_check::large = " + std::to_string(how_.large) +
+    const std::size_t most = (most_bytes / size - 2 * margin) / static_cast<std::size_t>(rank_id_.size);
+    if (options_.large > most)
+      throw std::invalid_argument("slamb: communicator_check::large = " + std::to_string(options_.large) +
                                   ", but it must be in [0, " + std::to_string(most) + "]: the elements of " +
-                                  std::to_string(me_.size) + " ranks must fit in memory");
+                                  std::to_string(rank_id_.size) + " ranks must fit in memory");
   }
 
   // --------------------------------------------------------------------------------------------------------------- checks
 
   /// 0, 1, ranks − 1, ranks, ranks + 1; odd sizes, powers of two, and the largest.
   std::vector<std::size_t> sizes() const {
-    const auto ranks = static_cast<std::size_t>(me_.size);
-    std::vector<std::size_t> all{0, 1, 2, 15, 17, 64, 1000, ranks - 1, ranks, ranks + 1, how_.large};
+    const auto ranks = static_cast<std::size_t>(rank_id_.size);
+    std::vector<std::size_t> all{0, 1, 2, 15, 17, 64, 1000, ranks - 1, ranks, ranks + 1, options_.large};
     std::ranges::sort(all);
     all.erase(std::unique(all.begin(), all.end()), all.end());
     return all;
@@ -188,7 +188,7 @@ class communicator_checker {
   const checked_elements& bytes() const { return ranks_.others.front(); }
 
   probe on_trial(const checked_elements& of, collective kind, std::size_t n, int root = 0) const {
-    return {.call = {kind, of.family, of.size, n, root}, .margin = margin, .wire_error = how_.wire_error};
+    return {.call = {kind, of.family, of.size, n, root}, .margin = margin, .wire_error = options_.wire_error};
   }
   /// A call of every collective of `of`.
   std::vector<probe> each_of(const checked_elements& of, std::size_t n, int root) const {
@@ -197,19 +197,19 @@ class communicator_checker {
          {collective::all_reduce, collective::all_gather, collective::all_to_all, collective::broadcast})
       if (of.has[static_cast<std::size_t>(kind)])
         all.push_back(on_trial(of, kind, n, kind == collective::broadcast ? root : 0));
-    if (&of == &ranks_.floats && me_.in_nodes) {
+    if (&of == &ranks_.floats && rank_id_.in_nodes) {
       all.push_back(all.front());
       all.back().in_node = true;
     }
     return all;
   }
   void check_each(const checked_elements& of, std::size_t n) {
-    for (const probe& p : each_of(of, n, me_.size - 1)) verify(start(of, p));
+    for (const probe& p : each_of(of, n, rank_id_.size - 1)) verify(start(of, p));
   }
   void check_contents() {
     for (const sum_content content : {sum_content::integers, sum_content::bytes, sum_content::tiny, sum_content::huge,
                                       sum_content::nan, sum_content::infinite})
-      for (const std::size_t n : {std::size_t{1}, 2 * static_cast<std::size_t>(me_.size) + 1, std::size_t{1001}}) {
+      for (const std::size_t n : {std::size_t{1}, 2 * static_cast<std::size_t>(rank_id_.size) + 1, std::size_t{1001}}) {
         probe sum = on_trial(ranks_.floats, collective::all_reduce, n);
         sum.content = content;
         verify(start(ranks_.floats, sum));
@@ -221,7 +221,7 @@ class communicator_checker {
     std::vector<started_call> all;
     for (int again = 0; again < 3; ++again) {
       for (const probe& p : each_of(ranks_.floats, 100, 0)) all.push_back(start(ranks_.floats, p));
-      for (const probe& p : each_of(bytes(), 384, again % me_.size)) all.push_back(start(bytes(), p));
+      for (const probe& p : each_of(bytes(), 384, again % rank_id_.size)) all.push_back(start(bytes(), p));
     }
     for (const started_call& call : all) verify(call);
   }
@@ -278,8 +278,8 @@ class communicator_checker {
     try {
       call();
     } catch (const std::exception& failure) {
-      throw communicator_error("slamb: check_communicator: " + me_.text() + ": " + label + " threw: " + failure.what() +
-                               in_lines(tried_.own()));
+      throw communicator_error("slamb: check_communicator: " + rank_id_.text() + ": " + label +
+                               " threw: " + failure.what() + in_lines(tried_.own()));
     }
   }
   static std::string in_lines(const std::vector<std::string>& lines) {
@@ -289,7 +289,7 @@ class communicator_checker {
   }
   /// All ranks of all nodes. @param what  the end of the label of a sum
   summing_ranks all_ranks(const std::string& what) const {
-    return {me_.myself(), me_.everyone(), [this, what](std::span<float> values) {
+    return {rank_id_.myself(), rank_id_.everyone(), [this, what](std::span<float> values) {
               probe sum{.call = call_of<float>(collective::all_reduce, values.size())};
               arena memory;
               const region<std::byte> planned = memory.plan<std::byte>("check_communicator", sum.bytes());
@@ -297,7 +297,7 @@ class communicator_checker {
               const std::span<std::byte> there = memory.view(planned);
               ranks_.upload(std::as_bytes(values), there);
               sum.in_node = true;
-              if (me_.in_nodes) make("all_reduce_in_node " + what, [&] { ranks_.floats.call(sum, there); });
+              if (rank_id_.in_nodes) make("all_reduce_in_node " + what, [&] { ranks_.floats.call(sum, there); });
               sum.in_node = false;
               make("all_reduce_sum " + what, [&] {
                 ranks_.floats.call(sum, there);
@@ -307,8 +307,8 @@ class communicator_checker {
   }
 
   const checked_communicator& ranks_;
-  rank_place me_;
-  communicator_check how_;
+  rank_id rank_id_;
+  communicator_check options_;
   probes tried_;
 };
 
@@ -330,19 +330,18 @@ checked_elements checked_elements_of(C& ranks, Stream stream) {
 
 /// @param on  its memory
 template <class... More, class Stream, communicator C>
-void check_communicator_on(checked_communicator on, C& ranks, Stream stream, const communicator_check& how) {
+void check_communicator_on(checked_communicator on, C& ranks, Stream stream, const communicator_check& options) {
   static_assert(capability::has_all_reduce_sum<C, float, Stream>,
                 "slamb: the Communicator must have all_reduce_sum(std::span<float>, stream) for slamb::host_stream, or "
                 "for the stream of the Backend that check_communicator is given");
-  on.place = {.rank = static_cast<int>(ranks.rank()), .size = static_cast<int>(ranks.size())};
+  on.id = {.rank = static_cast<int>(ranks.rank()), .size = static_cast<int>(ranks.size())};
   if constexpr (capability::has_all_reduce_in_node<C, Stream>)
-    on.place = {on.place.rank, on.place.size, static_cast<int>(ranks.local_rank()),
-                static_cast<int>(ranks.local_size()), true};
+    on.id = {on.id.rank, on.id.size, static_cast<int>(ranks.local_rank()), static_cast<int>(ranks.local_size()), true};
   on.floats = checked_elements_of<float>(ranks, stream);
   on.floats.has = {true};
   on.others = {checked_elements_of<std::byte>(ranks, stream), checked_elements_of<More>(ranks, stream)...};
   if constexpr (has_abort<C>) on.abort = [&ranks](const std::string& reason) { ranks.abort(reason); };
-  communicator_checker(on, how).run();
+  communicator_checker(on, options).run();
 }
 
 }  // namespace detail
@@ -357,10 +356,10 @@ void check_communicator_on(checked_communicator on, C& ranks, Stream stream, con
 /// its stream: work that is put on the stream after a call must find the result. The check waits by the Communicator's `wait`,
 /// if it has one. It does not wait between calls that follow each other.
 ///
-/// Collective: every rank calls it, with the same `how`. It makes the same calls on all ranks, whatever it finds, and exchanges
+/// Collective: every rank calls it, with the same `options`. It makes the same calls on all ranks, whatever it finds, and exchanges
 /// the findings by all_reduce_sum: a rank whose own results are right throws too.
 ///
-/// If size() or `how` differ between ranks, or two ranks have the same rank(), every rank reports it first, provided that
+/// If size() or `options` differ between ranks, or two ranks have the same rank(), every rank reports it first, provided that
 /// all_reduce_sum reaches all ranks. A rank whose rank() is not in 0 … size() − 1 makes no collective: it calls `abort(reason)`
 /// if the Communicator has that, and throws. Without `abort` its peers wait until the Communicator's own timeout, as they do
 /// for a rank that does not call check_communicator.
@@ -370,23 +369,23 @@ void check_communicator_on(checked_communicator on, C& ranks, Stream stream, con
 /// @throws communicator_error, on every rank, with a list: rank, collective, size, root, place, and the fault found there. If
 ///   all_reduce_sum is wrong, each rank lists only its own findings. If a collective, or a wait, throws, the check ends with the
 ///   findings so far.
-/// @throws rank_mismatch_error, on every rank, if `how` differs between ranks; std::invalid_argument if it is out of range
-/// *Cost*: some hundred collectives; in the largest, a rank sends `how.large` elements to each rank.
+/// @throws rank_mismatch_error, on every rank, if `options` differs between ranks; std::invalid_argument if it is out of range
+/// *Cost*: some hundred collectives; in the largest, a rank sends `options.large` elements to each rank.
 template <class... More, communicator C>
-void check_communicator(C& ranks, const communicator_check& how = {}) {
+void check_communicator(C& ranks, const communicator_check& options = {}) {
   const auto copy = [](std::span<const std::byte> from, std::span<std::byte> to) {
     std::ranges::copy(from, to.begin());
   };
   detail::check_communicator_on<More...>(
       {.upload = copy, .copy = copy, .download = copy, .enter = [](const std::function<void()>& body) { body(); }},
-      ranks, host_stream{}, how);
+      ranks, host_stream{}, options);
 }
 
 /// As above, in the memory of a Backend and on its stream.
 /// @param backend  such as slamb::cuda_backend{.stream = stream}; its device must be current, as for the Communicator
 /// @throws the exceptions of its memory and copies
 template <class... More, communicator C, backend B>
-void check_communicator(C& ranks, const B& backend, const communicator_check& how = {}) {
+void check_communicator(C& ranks, const B& backend, const communicator_check& options = {}) {
   using stream_type = typename B::stream_type;
   static_assert(
       requires { sizeof(detail::stream_copy<stream_type>); },
@@ -419,7 +418,7 @@ void check_communicator(C& ranks, const B& backend, const communicator_check& ho
     on.memory = backend.make_allocator();
   else
     on.memory = backend.memory;
-  detail::check_communicator_on<More...>(std::move(on), ranks, stream, how);
+  detail::check_communicator_on<More...>(std::move(on), ranks, stream, options);
 }
 
 }  // namespace slamb

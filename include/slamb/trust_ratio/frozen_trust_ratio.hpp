@@ -61,14 +61,14 @@ struct frozen_trust_ratio {
   }
 
   /// Lists the options that must be equal on all ranks.
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add("frozen_trust_ratio's lower", lower);
-    facts.add("frozen_trust_ratio's upper", upper);
-    facts.add("frozen_trust_ratio's average", average);
-    facts.add("frozen_trust_ratio's factor_lower", factor_lower);
-    facts.add("frozen_trust_ratio's factor_upper", factor_upper);
-    facts.add("frozen_trust_ratio's factor_change", factor_change);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add("frozen_trust_ratio's lower", lower);
+    fields.add("frozen_trust_ratio's upper", upper);
+    fields.add("frozen_trust_ratio's average", average);
+    fields.add("frozen_trust_ratio's factor_lower", factor_lower);
+    fields.add("frozen_trust_ratio's factor_upper", factor_upper);
+    fields.add("frozen_trust_ratio's factor_change", factor_change);
   }
 
   template <class Real, class Sums>
@@ -78,8 +78,8 @@ struct frozen_trust_ratio {
   }
 
   /// c of a warm-up step.
-  SLAMB_HOST_DEVICE segment_factors factors(const double* sums, tensor_properties facts) const {
-    if (!facts.adapt || !(sums[0] > 0.0 && sums[1] > 0.0)) return {1.0F};
+  SLAMB_HOST_DEVICE segment_factors factors(const double* sums, tensor_properties properties) const {
+    if (!properties.adapt || !(sums[0] > 0.0 && sums[1] > 0.0)) return {1.0F};
     return {static_cast<float>(detail::clamp(detail::norm_ratio(sums[0], sums[1], 1.0), lower, upper))};
   }
 
@@ -116,15 +116,15 @@ struct frozen_trust_ratio {
   /// @param sums    [frozen_sums]
   /// @param maxima  [frozen_maxima], floats
   SLAMB_HOST_DEVICE segment_factors frozen_factors(segment_state& state, const double* sums, const double* maxima,
-                                                   tensor_properties facts) const {
-    if (!facts.adapt) return {1.0F};
+                                                   tensor_properties properties) const {
+    if (!properties.adapt) return {1.0F};
     // A tensor that had no ratio in the warm-up has no average: it takes that of each step, as LAMB does.
-    if (facts.may_begin_late && state.mean_ratio == 0.0F) {
+    if (properties.may_begin_late && state.mean_ratio == 0.0F) {
       const double of_step[] = {sums[2], sums[1]};
-      return factors(of_step, facts);
+      return factors(of_step, properties);
     }
     const auto unmixed = static_cast<double>(static_cast<float>(maxima[0]));
-    const auto rho = static_cast<double>(facts.weight_decay > 0.0F ? part_of_gradient(sums[0], sums[1]) : 1.0F);
+    const auto rho = static_cast<double>(properties.weight_decay > 0.0F ? part_of_gradient(sums[0], sums[1]) : 1.0F);
     const double factor = detail::clamp(unmixed * rho + (1.0 - rho), factor_lower, factor_upper);
     const auto last = static_cast<double>(state.factor);
     state.factor =

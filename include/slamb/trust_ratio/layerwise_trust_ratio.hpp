@@ -29,11 +29,11 @@ struct layerwise_trust_ratio {
   void validate() const { detail::require_clamp("layerwise_trust_ratio", lower, upper); }
 
   /// Lists the options that must be equal on all ranks.
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add("layerwise_trust_ratio's lower", lower);
-    facts.add("layerwise_trust_ratio's upper", upper);
-    facts.add("layerwise_trust_ratio's adapt_without_weight_decay", adapt_without_weight_decay ? 1.0 : 0.0);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add("layerwise_trust_ratio's lower", lower);
+    fields.add("layerwise_trust_ratio's upper", upper);
+    fields.add("layerwise_trust_ratio's adapt_without_weight_decay", adapt_without_weight_decay ? 1.0 : 0.0);
   }
 
   template <class Real, class Sums>
@@ -42,8 +42,8 @@ struct layerwise_trust_ratio {
     sums.add_square(1, x.update);
   }
 
-  SLAMB_HOST_DEVICE segment_factors factors(const double* sums, tensor_properties facts) const {
-    if (!facts.adapt || (facts.weight_decay == 0.0F && !adapt_without_weight_decay)) return {1.0F};
+  SLAMB_HOST_DEVICE segment_factors factors(const double* sums, tensor_properties properties) const {
+    if (!properties.adapt || (properties.weight_decay == 0.0F && !adapt_without_weight_decay)) return {1.0F};
     return {static_cast<float>(detail::clamp(detail::norm_ratio(sums[0], sums[1], 1.0), lower, upper))};
   }
 

@@ -53,10 +53,10 @@ struct rescaled_trust_ratio {
   void validate() const { detail::require_clamp("rescaled_trust_ratio", lower, upper); }
 
   /// Lists the options that must be equal on all ranks.
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add("rescaled_trust_ratio's lower", lower);
-    facts.add("rescaled_trust_ratio's upper", upper);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add("rescaled_trust_ratio's lower", lower);
+    fields.add("rescaled_trust_ratio's upper", upper);
   }
 
   template <class Real, class Sums>
@@ -84,13 +84,13 @@ struct rescaled_trust_ratio {
 
   static constexpr float unbounded = std::numeric_limits<float>::infinity();
 
-  SLAMB_HOST_DEVICE segment_factors factors(const double* sums, tensor_properties facts) const {
-    const auto unsent_rate = static_cast<float>(1.0 / sqrt(static_cast<double>(facts.world)));
-    if (!facts.adapt) return {1.0F, 1.0F, 0.0F, unbounded, unsent_rate};
+  SLAMB_HOST_DEVICE segment_factors factors(const double* sums, tensor_properties properties) const {
+    const auto unsent_rate = static_cast<float>(1.0 / sqrt(static_cast<double>(properties.world)));
+    if (!properties.adapt) return {1.0F, 1.0F, 0.0F, unbounded, unsent_rate};
     if constexpr (Form == rescaling::product) {
       const double sent = detail::norm_ratio(sums[0], sums[1], 1.0);
       const double unsent = detail::norm_ratio(sums[2], sums[3], 1.0);
-      if (facts.one_dimensional)
+      if (properties.one_dimensional)
         return {static_cast<float>(sent), static_cast<float>(sent), 0.0F, unbounded, unsent_rate};
       const double cap = cap_of(sums, detail::clamp(sent, lower, unbounded), detail::clamp(unsent, lower, unbounded));
       return {static_cast<float>(cap * sent), static_cast<float>(cap * unsent), static_cast<float>(cap * lower),
@@ -156,10 +156,10 @@ struct rescaled_trust_ratio<rescaling::mean_step, false> {
   void validate() const { detail::require_clamp("rescaled_trust_ratio", lower, upper); }
 
   /// Lists the options that must be equal on all ranks.
-  template <class Facts>
-  void describe(Facts& facts) const {
-    facts.add("rescaled_trust_ratio's lower", lower);
-    facts.add("rescaled_trust_ratio's upper", upper);
+  template <class Fields>
+  void describe(Fields& fields) const {
+    fields.add("rescaled_trust_ratio's lower", lower);
+    fields.add("rescaled_trust_ratio's upper", upper);
   }
 
   template <class Real, class Sums>
@@ -173,10 +173,10 @@ struct rescaled_trust_ratio<rescaling::mean_step, false> {
     sums.add_square(3, x.direction);
   }
 
-  SLAMB_HOST_DEVICE segment_factors factors(const double* sums, tensor_properties facts) const {
-    if (!facts.adapt) return {1.0F};
+  SLAMB_HOST_DEVICE segment_factors factors(const double* sums, tensor_properties properties) const {
+    if (!properties.adapt) return {1.0F};
     const bool is_known = sums[2] > 0.0 && sums[3] > 0.0;
-    const double eta_squared = is_known ? detail::clamp(sums[2] / sums[3], 1.0 / facts.world, 1.0) : 1.0;
+    const double eta_squared = is_known ? detail::clamp(sums[2] / sums[3], 1.0 / properties.world, 1.0) : 1.0;
     const double of_mean_step = sums[1] + eta_squared * sums[4];
     return {static_cast<float>(detail::clamp(detail::norm_ratio(sums[0], of_mean_step, 1.0), lower, upper))};
   }

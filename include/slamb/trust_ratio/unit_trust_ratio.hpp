@@ -14,7 +14,9 @@ struct unit_trust_ratio {
   template <class Real, class Sums>
   SLAMB_ELEMENT void accumulate(const update_terms<Real>& /*x*/, bool /*received*/, Sums& /*sums*/) const {}
 
-  SLAMB_HOST_DEVICE segment_factors factors(const double* /*sums*/, tensor_properties /*facts*/) const { return {}; }
+  SLAMB_HOST_DEVICE segment_factors factors(const double* /*sums*/, tensor_properties /*properties*/) const {
+    return {};
+  }
 
   template <class Real>
   SLAMB_ELEMENT Real scale(segment_factors /*factors*/, const Real& /*staleness discount*/) const {

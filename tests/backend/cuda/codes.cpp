@@ -40,7 +40,7 @@ void compare_codes(random_source& random) {
   for (std::uint32_t& c : code) c = static_cast<std::uint32_t>(random.next()) & slamb::detail::cuda::ones<Bits>;
   alignas(64) std::byte host[64], device[66];
   std::memset(device, 0xA5, sizeof(device));
-  slamb::detail::host::store_codes<Bits>(slamb::detail::host::words::load(code), host);
+  slamb::detail::host::store_codes<Bits>(slamb::detail::host::u32x16::load(code), host);
   for (std::uint32_t half = 0; half < 2; ++half) {
     std::uint32_t eight[8];
     std::copy_n(code + 8 * half, 8, eight);
@@ -238,9 +238,9 @@ TEST_CASE(
     "messages: a rank with a value that is not finite sets the overflow flag, and the flag of any rank skips the "
     "step") {
   for (const std::uint64_t count : {1U, 2U, 129U}) {
-    constexpr std::uint64_t floats = 6, message = 4 * floats;  // bytes: a header, a scale, and what follows
+    constexpr std::uint64_t f32x16 = 6, message = 4 * f32x16;  // bytes: a header, a scale, and what follows
     constexpr std::uint64_t flag = 0, scale = 4;
-    std::vector<float> messages(count * floats, 5.0F);
+    std::vector<float> messages(count * f32x16, 5.0F);
     auto* const bytes = reinterpret_cast<std::byte*>(messages.data());
     slamb::detail::step_record record;
     const emulator on(3);
@@ -257,37 +257,37 @@ TEST_CASE(
     invoke(slamb::detail::write_overflow_flags{&record, bytes, message, count});
     REQUIRE(messages == before);
     invoke(slamb::detail::start_messages{nullptr, bytes, message, count});
-    for (std::uint64_t i = 0; i < count * floats; ++i) REQUIRE(messages[i] == (i % floats <= scale ? 0.0F : 5.0F));
+    for (std::uint64_t i = 0; i < count * f32x16; ++i) REQUIRE(messages[i] == (i % f32x16 <= scale ? 0.0F : 5.0F));
     CHECK_FALSE(skips());
-    messages[scale + 1] = messages[count * floats - 1] = std::numeric_limits<float>::quiet_NaN();
+    messages[scale + 1] = messages[count * f32x16 - 1] = std::numeric_limits<float>::quiet_NaN();
     CHECK_FALSE(skips());
     for (std::uint64_t place = 0; place < count; ++place)
       for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                               -std::numeric_limits<float>::infinity()}) {
-        const float good = std::exchange(messages[floats * place + scale], bad);
+        const float good = std::exchange(messages[f32x16 * place + scale], bad);
         CHECK(skips());
         CHECK_FALSE(skips(false));
-        messages[floats * place + scale] = good;
+        messages[f32x16 * place + scale] = good;
       }
     messages[scale] = std::numeric_limits<float>::max();
     CHECK_FALSE(skips());
     record.not_finite = 1;
     const std::vector<float> without = messages;
     invoke(slamb::detail::write_overflow_flags{&record, bytes, message, count});
-    for (std::uint64_t i = 0; i < count * floats; ++i)
+    for (std::uint64_t i = 0; i < count * f32x16; ++i)
       CHECK((std::bit_cast<std::uint32_t>(messages[i]) == std::bit_cast<std::uint32_t>(without[i])) ==
-            (i % floats != flag));
+            (i % f32x16 != flag));
     CHECK(skips(false));
     messages = without;
-    std::memcpy(&messages[floats * (count - 1)], "\1\0\0", 4);  // of one rank alone
+    std::memcpy(&messages[f32x16 * (count - 1)], "\1\0\0", 4);  // of one rank alone
     CHECK(skips(false));
   }
 }
 
 TEST_CASE("messages: a message's header has the rank's fingerprint, and a fingerprint that differs stops training") {
   for (const std::uint64_t count : {1U, 2U, 129U}) {
-    constexpr std::uint64_t words = 16, message = 8 * words;  // bytes
-    std::vector<std::uint64_t> messages(count * words, 5U);
+    constexpr std::uint64_t u32x16 = 16, message = 8 * u32x16;  // bytes
+    std::vector<std::uint64_t> messages(count * u32x16, 5U);
     auto* const bytes = reinterpret_cast<std::byte*>(messages.data());
     slamb::detail::step_record record;
     record.agreement.step_hash = 0x0123456789ABCDEFU;
@@ -298,19 +298,19 @@ TEST_CASE("messages: a message's header has the rank's fingerprint, and a finger
       on.launch(kernel, kernel.work());
     };
     invoke(slamb::detail::start_messages{&record, bytes, message, count});
-    for (std::uint64_t i = 0; i < count * words; ++i)
-      REQUIRE(messages[i] == (i % words == 1 ? own : i % words == 0 || i % words == 2 ? 0U : 5U));
+    for (std::uint64_t i = 0; i < count * u32x16; ++i)
+      REQUIRE(messages[i] == (i % u32x16 == 1 ? own : i % u32x16 == 0 || i % u32x16 == 2 ? 0U : 5U));
     const slamb::detail::compare_fingerprints compare{&record, bytes, message, count};
     invoke(compare);
     CHECK(record.skip == 0);
     CHECK(record.agreement.diverged == 0);
     for (std::uint64_t place = 0; place < count; ++place) {
-      const std::uint64_t kept = std::exchange(messages[words * place + 1], own ^ (1U << 31U));
+      const std::uint64_t kept = std::exchange(messages[u32x16 * place + 1], own ^ (1U << 31U));
       invoke(compare);
       CHECK(record.skip == 1);
       CHECK(record.agreement.diverged == 1);
       CHECK(record.agreement.diverged_fingerprint == own);
-      messages[words * place + 1] = kept;
+      messages[u32x16 * place + 1] = kept;
       record.skip = record.agreement.diverged = 0;
       record.agreement.diverged_fingerprint = 0;
     }

@@ -212,10 +212,10 @@ class many_messages {
   void average(bool looks) {
     record_ = {};
     r_.view.skip = &record_.skip;
-    using slamb::detail::encoding;
+    using slamb::detail::encode_mode;
     constexpr bool first = slamb::detail::shared_scales<typename Case::quantizer>::are_known_first;
-    const slamb::detail::cuda::average_kernel<first ? encoding::measure : encoding::both, typename Case::server,
-                                              typename Case::quantizer>
+    const slamb::detail::cuda::average_kernel<first ? encode_mode::statistics : encode_mode::statistics_and_codes,
+                                              typename Case::server, typename Case::quantizer>
         kernel{r_.quantizer,
                r_.view,
                r_.wire,

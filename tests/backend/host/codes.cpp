@@ -15,7 +15,7 @@
 namespace backend_host_codes_tests {
 namespace {
 
-using slamb::detail::host::words;
+using slamb::detail::host::u32x16;
 constexpr std::size_t lanes = slamb::detail::host::lanes;
 
 using code_array = std::array<std::uint32_t, lanes>;
@@ -42,7 +42,7 @@ template <int Bits>
 std::vector<std::byte> stored(const code_array& codes, std::size_t shift) {
   alignas(64) std::array<std::byte, 64 + 2 * margin + 64> memory;
   memory.fill(untouched);
-  slamb::detail::host::store_codes<Bits>(words::load(codes.data()), memory.data() + shift + margin);
+  slamb::detail::host::store_codes<Bits>(u32x16::load(codes.data()), memory.data() + shift + margin);
   return {memory.begin() + static_cast<std::ptrdiff_t>(shift),
           memory.begin() + static_cast<std::ptrdiff_t>(shift + 2 * margin + 2 * Bits)};
 }

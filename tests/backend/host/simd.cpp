@@ -20,7 +20,7 @@ namespace backend_host_simd_tests {
 namespace {
 
 using slamb::detail::host::double_sum;
-using slamb::detail::host::floats;
+using slamb::detail::host::f32x16;
 using slamb::detail::host::lane_mask;
 using slamb::detail::host::mask_of;
 constexpr std::size_t lanes = slamb::detail::host::lanes;
@@ -72,7 +72,7 @@ std::vector<std::array<lane_array, 2>> operands() {
   return all;
 }
 
-lane_array lanes_of(const floats& x) {
+lane_array lanes_of(const f32x16& x) {
   lane_array all;
   x.store(all.data());
   return all;
@@ -94,7 +94,7 @@ template <class Vector, class Scalar, class Compare>
 std::size_t differences(Vector vector, Scalar scalar, Compare equal) {
   std::size_t different = 0;
   for (const auto& [a, b] : operands()) {
-    const lane_array got = lanes_of(vector(floats::load(a.data()), floats::load(b.data())));
+    const lane_array got = lanes_of(vector(f32x16::load(a.data()), f32x16::load(b.data())));
     for (std::size_t i = 0; i < lanes; ++i) different += equal(got[i], scalar(a[i], b[i])) ? 0 : 1;
   }
   return different;
@@ -109,7 +109,7 @@ float rounded_product(float a, float b) {
 }  // namespace
 
 TEST_CASE("simd: the comparison of lanes finds differences") {
-  const auto add = [](const floats& a, const floats& b) { return a + b; };
+  const auto add = [](const f32x16& a, const f32x16& b) { return a + b; };
   CHECK(differences(
             add, [](float a, float b) { return a - b; }, same) > 0);
   CHECK(differences(
@@ -122,23 +122,23 @@ TEST_CASE("simd: the comparison of lanes finds differences") {
 }
 
 TEST_CASE("simd: arithmetic equals scalar arithmetic in each lane, with NaN, infinity, signed zeros and denormals") {
-  CHECK(differences([](const floats& a, const floats& b) { return a + b; }, [](float a, float b) { return a + b; },
+  CHECK(differences([](const f32x16& a, const f32x16& b) { return a + b; }, [](float a, float b) { return a + b; },
                     same) == 0);
-  CHECK(differences([](const floats& a, const floats& b) { return a - b; }, [](float a, float b) { return a - b; },
+  CHECK(differences([](const f32x16& a, const f32x16& b) { return a - b; }, [](float a, float b) { return a - b; },
                     same) == 0);
-  CHECK(differences([](const floats& a, const floats& b) { return a * b; }, rounded_product, same) == 0);
-  CHECK(differences([](const floats& a, const floats& b) { return a / b; }, [](float a, float b) { return a / b; },
+  CHECK(differences([](const f32x16& a, const f32x16& b) { return a * b; }, rounded_product, same) == 0);
+  CHECK(differences([](const f32x16& a, const f32x16& b) { return a / b; }, [](float a, float b) { return a / b; },
                     same) == 0);
-  CHECK(differences([](const floats& a, const floats&) { return square_root(a); },
+  CHECK(differences([](const f32x16& a, const f32x16&) { return square_root(a); },
                     [](float a, float) { return std::sqrt(a); }, same) == 0);
 }
 
 TEST_CASE("simd: a product is rounded before the addition, also on processors with fused multiply-add") {
-  CHECK(differences([](const floats& a, const floats& b) { return a * b + a; },
+  CHECK(differences([](const f32x16& a, const f32x16& b) { return a * b + a; },
                     [](float a, float b) { return rounded_product(a, b) + a; }, same) == 0);
-  CHECK(differences([](const floats& a, const floats& b) { return a - b * b; },
+  CHECK(differences([](const f32x16& a, const f32x16& b) { return a - b * b; },
                     [](float a, float b) { return a - rounded_product(b, b); }, same) == 0);
-  CHECK(differences([](const floats& a, const floats& b) { return a * b + b * b; },
+  CHECK(differences([](const f32x16& a, const f32x16& b) { return a * b + b * b; },
                     [](float a, float b) { return rounded_product(a, b) + rounded_product(b, b); }, same) == 0);
 }
 
@@ -157,22 +157,22 @@ TEST_CASE("rounded_product: is rounded before the addition, in scalar code too")
 TEST_CASE("simd: minimum and maximum have the bits of real.hpp, also with NaN") {
   using slamb::maximum;
   using slamb::minimum;
-  CHECK(differences([](const floats& a, const floats& b) { return minimum(a, b); },
+  CHECK(differences([](const f32x16& a, const f32x16& b) { return minimum(a, b); },
                     [](float a, float b) { return minimum(a, b); }, identical) == 0);
-  CHECK(differences([](const floats& a, const floats& b) { return maximum(a, b); },
+  CHECK(differences([](const f32x16& a, const f32x16& b) { return maximum(a, b); },
                     [](float a, float b) { return maximum(a, b); }, identical) == 0);
 }
 
 TEST_CASE("simd: less, its inverse and select, bit for bit") {
-  CHECK(differences([](const floats& a, const floats& b) { return select(a < b, a, b); },
+  CHECK(differences([](const f32x16& a, const f32x16& b) { return select(a < b, a, b); },
                     [](float a, float b) { return a < b ? a : b; }, identical) == 0);
-  CHECK(differences([](const floats& a, const floats& b) { return select(~(a < b), a, b); },
+  CHECK(differences([](const f32x16& a, const f32x16& b) { return select(~(a < b), a, b); },
                     [](float a, float b) { return !(a < b) ? a : b; }, identical) == 0);
 }
 
 TEST_CASE("simd: a broadcast fills every lane, and keeps the sign of zero") {
   for (const float x : corners) {
-    const lane_array all = lanes_of(floats(x));
+    const lane_array all = lanes_of(f32x16(x));
     CAPTURE(x);
     CHECK(std::all_of(all.begin(), all.end(), [x](float lane) { return same(lane, x); }));
   }
@@ -184,8 +184,8 @@ TEST_CASE("simd: a mask of sixteen bits selects the lanes of its set bits") {
     yes[i] = static_cast<float>(i + 1);
     no[i] = -static_cast<float>(i + 1);
   }
-  const floats a = floats::load(yes.data());
-  const floats b = floats::load(no.data());
+  const f32x16 a = f32x16::load(yes.data());
+  const f32x16 b = f32x16::load(no.data());
   std::size_t wrong = 0;
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
     const lane_array got = lanes_of(select(mask_of(bits), a, b));
@@ -199,7 +199,7 @@ TEST_CASE("simd: full loads and stores, at any alignment") {
   for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<float>(i);
   for (std::size_t shift = 0; shift <= lanes; ++shift) {
     to.fill(-1.0F);
-    floats::load(from.data() + shift).store(to.data() + shift);
+    f32x16::load(from.data() + shift).store(to.data() + shift);
     for (std::size_t i = 0; i < to.size(); ++i)
       CHECK(to[i] == (i >= shift && i < shift + lanes ? static_cast<float>(i) : -1.0F));
   }
@@ -210,7 +210,7 @@ TEST_CASE("simd: partial loads read nothing past the end, and leave zeros in the
     const auto size = static_cast<std::size_t>(count);
     const auto exact = std::make_unique<float[]>(size);  // the address sanitizer finds a read past the end
     for (std::size_t i = 0; i < size; ++i) exact[i] = static_cast<float>(i + 1);
-    const lane_array got = lanes_of(floats::load(exact.get(), count));
+    const lane_array got = lanes_of(f32x16::load(exact.get(), count));
     for (std::size_t i = 0; i < lanes; ++i) CHECK(identical(got[i], i < size ? static_cast<float>(i + 1) : 0.0F));
   }
 }
@@ -221,7 +221,7 @@ TEST_CASE("simd: partial stores write nothing past the end") {
   for (int count = 0; count <= static_cast<int>(lanes); ++count) {
     std::array<float, 3 * lanes> to;
     to.fill(-7.0F);
-    floats::load(values.data()).store(to.data() + lanes, count);
+    f32x16::load(values.data()).store(to.data() + lanes, count);
     for (std::size_t i = 0; i < to.size(); ++i) {
       const bool inside = i >= lanes && i < lanes + static_cast<std::size_t>(count);
       CHECK(to[i] == (inside ? values[i - lanes] : -7.0F));
@@ -237,7 +237,7 @@ TEST_CASE("simd: sums of squares use eight lanes in double precision, added as a
     lane_array x;
     for (float& value : x)
       value = static_cast<float>(std::ldexp(source.bell(), static_cast<int>(source.below(40)) - 20));
-    sum.add_square(floats::load(x.data()));
+    sum.add_square(f32x16::load(x.data()));
     const auto square = [&x](std::size_t i) { return static_cast<double>(x[i]) * static_cast<double>(x[i]); };
     for (std::size_t i = 0; i < 8; ++i) lane[i] += square(i) + square(i + 8);
   }
@@ -248,15 +248,15 @@ TEST_CASE("simd: sums of squares use eight lanes in double precision, added as a
 
 TEST_CASE("simd: a square that a float cannot hold is exact in a sum") {
   double_sum sum;
-  sum.add_square(floats(1e-30F));
+  sum.add_square(f32x16(1e-30F));
   const double tiny = static_cast<double>(1e-30F);
   CHECK(sum.total() == 16.0 * tiny * tiny);
   double_sum large;
-  large.add_square(floats(1e30F));
+  large.add_square(f32x16(1e30F));
   const double huge = static_cast<double>(1e30F);
   CHECK(large.total() == 16.0 * (huge * huge));
   double_sum broken;
-  broken.add_square(floats(not_a_number));
+  broken.add_square(f32x16(not_a_number));
   CHECK(std::isnan(broken.total()));
   CHECK(double_sum{}.total() == 0.0);
 }

@@ -15,7 +15,7 @@ namespace backend_host_simd_packing_tests {
 namespace {
 
 using slamb::detail::host::count_of;
-using slamb::detail::host::floats;
+using slamb::detail::host::f32x16;
 using slamb::detail::host::pack;
 using slamb::detail::host::unpack;
 constexpr std::size_t lanes = slamb::detail::host::lanes;
@@ -48,7 +48,7 @@ std::array<float, 2 * lanes> packed_by_hand(std::uint32_t bits, const lane_array
 std::array<float, 2 * lanes> packed(std::uint32_t bits, const lane_array& x) {
   std::array<float, 2 * lanes> to;
   to.fill(untouched);
-  pack(bits, floats::load(x.data()), to.data());
+  pack(bits, f32x16::load(x.data()), to.data());
   return to;
 }
 
@@ -91,7 +91,7 @@ TEST_CASE("packing: a payload at the end of memory is neither read nor written p
   const lane_array x = distinct();
   for (std::uint32_t bits = 0; bits < 65536; bits += 37) {
     const auto exact = std::make_unique<float[]>(count_of(bits));  // the address sanitizer finds a write past the end
-    pack(bits, floats::load(x.data()), exact.get());
+    pack(bits, f32x16::load(x.data()), exact.get());
     lane_array got;
     unpack(bits, exact.get()).store(got.data());
     for (std::size_t i = 0; i < lanes; ++i) REQUIRE(got[i] == (has(bits, i) ? x[i] : 0.0F));

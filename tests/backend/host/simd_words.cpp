@@ -18,17 +18,17 @@
 namespace backend_host_simd_words_tests {
 namespace {
 
-using slamb::detail::host::floats;
+using slamb::detail::host::f32x16;
 using slamb::detail::host::lane_mask;
 using slamb::detail::host::mask_of;
-using slamb::detail::host::words;
+using slamb::detail::host::u32x16;
 constexpr std::size_t lanes = slamb::detail::host::lanes;
 
 using word_array = std::array<std::uint32_t, lanes>;
 using lane_array = std::array<float, lanes>;
 
 static_assert(std::is_same_v<slamb::word_of<float>, std::uint32_t>);
-static_assert(std::is_same_v<slamb::word_of<floats>, words>);
+static_assert(std::is_same_v<slamb::word_of<f32x16>, u32x16>);
 
 constexpr std::array<std::uint32_t, 13> corners{0,           1,           2,           0x7FFFU,     0x8000U,
                                                 0xFFFFU,     0x10000U,    0x7F800000U, 0x7FC12345U, 0x7FFFFFFFU,
@@ -56,13 +56,13 @@ std::vector<std::array<word_array, 2>> operands() {
   return all;
 }
 
-word_array lanes_of(const words& x) {
+word_array lanes_of(const u32x16& x) {
   word_array all;
   x.store(all.data());
   return all;
 }
 
-lane_array lanes_of(const floats& x) {
+lane_array lanes_of(const f32x16& x) {
   lane_array all;
   x.store(all.data());
   return all;
@@ -73,7 +73,7 @@ template <class Vector, class Scalar>
 std::size_t differences(Vector vector, Scalar scalar) {
   std::size_t different = 0;
   for (const auto& [a, b] : operands()) {
-    const word_array got = lanes_of(vector(words::load(a.data()), words::load(b.data())));
+    const word_array got = lanes_of(vector(u32x16::load(a.data()), u32x16::load(b.data())));
     for (std::size_t i = 0; i < lanes; ++i) different += got[i] == scalar(a[i], b[i]) ? 0 : 1;
   }
   return different;
@@ -90,7 +90,7 @@ template <class Both>
 std::size_t differences_of_reals(const std::vector<std::uint32_t>& inputs, Both both) {
   std::size_t different = 0;
   for (std::size_t first = 0; first + lanes <= inputs.size(); first += lanes) {
-    const lane_array got = lanes_of(both(words::load(inputs.data() + first)));
+    const lane_array got = lanes_of(both(u32x16::load(inputs.data() + first)));
     for (std::size_t i = 0; i < lanes; ++i)
       different +=
           std::bit_cast<std::uint32_t>(got[i]) == std::bit_cast<std::uint32_t>(both(inputs[first + i])) ? 0 : 1;
@@ -112,13 +112,13 @@ std::vector<std::uint32_t> words_below(std::uint64_t bound) {
 }  // namespace
 
 TEST_CASE("simd_words: the comparison of lanes finds differences") {
-  CHECK(differences([](const words& a, const words& b) { return a + b; },
+  CHECK(differences([](const u32x16& a, const u32x16& b) { return a + b; },
                     [](std::uint32_t a, std::uint32_t b) { return a - b; }) > 0);
-  CHECK(differences([](const words& a, const words& b) { return a | b; },
+  CHECK(differences([](const u32x16& a, const u32x16& b) { return a | b; },
                     [](std::uint32_t a, std::uint32_t b) { return a == 0x80000001U ? 0U : a | b; }) > 0);
   const auto other_at_largest = [](auto x) {
     using slamb::to_real;
-    if constexpr (std::is_same_v<decltype(x), words>)
+    if constexpr (std::is_same_v<decltype(x), u32x16>)
       return to_real(x);
     else
       return x == 0x7FFFFFFFU ? 1.0F : to_real(x);
@@ -130,11 +130,11 @@ TEST_CASE("simd_words: a broadcast, a load and a store keep every bit") {
   for (const std::uint32_t corner : corners) {
     word_array expected;
     expected.fill(corner);
-    CHECK(lanes_of(words(corner)) == expected);
+    CHECK(lanes_of(u32x16(corner)) == expected);
   }
   std::array<std::uint32_t, lanes + 2> memory{};
   const word_array distinct = operands().back()[0];
-  words::load(distinct.data()).store(memory.data() + 1);
+  u32x16::load(distinct.data()).store(memory.data() + 1);
   CHECK(memory.front() == 0);
   CHECK(memory.back() == 0);
   for (std::size_t i = 0; i < lanes; ++i) CHECK(memory[i + 1] == distinct[i]);
@@ -162,7 +162,7 @@ TEST_CASE("simd_words: comparisons treat words as unsigned integers") {
   using slamb::select;
   CHECK(differences([](const auto& a, const auto& b) { return select(a < b, a, b); }) == 0);
   CHECK(differences([](const auto& a, const auto& b) { return select(a == b, b + b, a); }) == 0);
-  CHECK(differences([](const words& a, const words& b) { return select(a < b, a, b); },
+  CHECK(differences([](const u32x16& a, const u32x16& b) { return select(a < b, a, b); },
                     [](std::uint32_t a, std::uint32_t b) {
                       return static_cast<std::int32_t>(a) < static_cast<std::int32_t>(b) ? a : b;
                     }) > 0);
@@ -171,7 +171,7 @@ TEST_CASE("simd_words: comparisons treat words as unsigned integers") {
 TEST_CASE("simd_words: select takes each lane by its bit of the mask") {
   const auto [yes, no] = operands().back();
   for (std::uint32_t bits = 0; bits < 0x10000U; bits += 251) {
-    const word_array got = lanes_of(select(mask_of(bits), words::load(yes.data()), words::load(no.data())));
+    const word_array got = lanes_of(select(mask_of(bits), u32x16::load(yes.data()), u32x16::load(no.data())));
     for (std::size_t i = 0; i < lanes; ++i) REQUIRE(got[i] == ((bits >> i & 1U) != 0 ? yes[i] : no[i]));
   }
 }
@@ -202,7 +202,7 @@ TEST_CASE("simd_words: floats are truncated to integers") {
   while (inputs.size() % lanes != 0 || inputs.size() < 4096)
     inputs.push_back(static_cast<float>(std::ldexp(source.uniform(), static_cast<int>(source.below(40)) - 9)));
   for (std::size_t first = 0; first < inputs.size(); first += lanes) {
-    const word_array got = lanes_of(to_word(floats::load(inputs.data() + first)));
+    const word_array got = lanes_of(to_word(f32x16::load(inputs.data() + first)));
     for (std::size_t i = 0; i < lanes; ++i) {
       const float x = inputs[first + i];
       REQUIRE(got[i] == to_word(x));

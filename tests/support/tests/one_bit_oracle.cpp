@@ -127,7 +127,7 @@ TEST_CASE("one_bit_oracle: the loss of an exchange is in the errors, element by 
     for (const int world : {1, 2, 3, 5}) {
       exchange_settings how{.scales = scales, .block = 16, .compress_single_rank = true};
       if (scales == sharing::blocks)  // rounds to multiples of 1/8
-        how.code = [](const vector& values, const oracle::scale_group&) {
+        how.code = [](const vector& values, const oracle::scale_entry&) {
           vector result;
           for (const double x : values) result.push_back(std::round(8.0 * x) / 8.0);
           return result;
@@ -165,7 +165,7 @@ TEST_CASE("one_bit_oracle: chunks and scales are at the right places") {
   const auto groups_of = [&](exchange_settings how, const std::vector<oracle::tensor>& tensors) {
     sent.assign(2, {});
     received.assign(2, {});
-    how.code = [&](const vector& values, const oracle::scale_group& group) {
+    how.code = [&](const vector& values, const oracle::scale_entry& group) {
       (group.is_server ? received : sent)[static_cast<std::size_t>(group.rank)].push_back(group.elements.size());
       return values;
     };

@@ -120,17 +120,18 @@ class cuda_mpi_communicator {
     auto* const to = std::as_writable_bytes(all).data();
     const copies_on copy{stream};
     const auto by_host = [&] {
-      copy(to + place(rank(), chunk), from, chunk);
+      copy(to + offset_of(rank(), chunk), from, chunk);
       transfer_.in_parts(
           chunk, size(), stream,
-          [&](const part& p) { copy(p.memory + place(rank(), p.size), from + p.offset, p.size); },
+          [&](const part& p) { copy(p.memory + offset_of(rank(), p.size), from + p.offset, p.size); },
           [&](const part& p) {
-            const std::span<const std::byte> own(p.memory + place(rank(), p.size), p.size);
-            host().all_gather(own, std::span(p.memory, place(size(), p.size)), host_stream{});
+            const std::span<const std::byte> own(p.memory + offset_of(rank(), p.size), p.size);
+            host().all_gather(own, std::span(p.memory, offset_of(size(), p.size)), host_stream{});
           },
           [&](const part& p) {
-            host().for_each_peer(
-                [&](int peer) { copy(to + place(peer, chunk) + p.offset, p.memory + place(peer, p.size), p.size); });
+            host().for_each_peer([&](int peer) {
+              copy(to + offset_of(peer, chunk) + p.offset, p.memory + offset_of(peer, p.size), p.size);
+            });
           });
     };
     transfer_.run<T>(
@@ -153,21 +154,22 @@ class cuda_mpi_communicator {
     auto* const to = std::as_writable_bytes(receive).data();
     const copies_on copy{stream};
     const auto by_host = [&] {
-      copy(to + place(rank(), chunk), from + place(rank(), chunk), chunk);
+      copy(to + offset_of(rank(), chunk), from + offset_of(rank(), chunk), chunk);
       transfer_.in_parts(
           chunk, 2 * size(), stream,
           [&](const part& p) {
-            host().for_each_peer(
-                [&](int peer) { copy(p.memory + place(peer, p.size), from + place(peer, chunk) + p.offset, p.size); });
+            host().for_each_peer([&](int peer) {
+              copy(p.memory + offset_of(peer, p.size), from + offset_of(peer, chunk) + p.offset, p.size);
+            });
           },
           [&](const part& p) {
-            const std::size_t bytes = place(size(), p.size);
+            const std::size_t bytes = offset_of(size(), p.size);
             host().all_to_all_by([](auto...) {}, std::span<const std::byte>(p.memory, bytes),
                                  std::span(p.memory + bytes, bytes));
           },
           [&](const part& p) {
             host().for_each_peer([&](int peer) {
-              copy(to + place(peer, chunk) + p.offset, p.memory + place(size() + peer, p.size), p.size);
+              copy(to + offset_of(peer, chunk) + p.offset, p.memory + offset_of(size() + peer, p.size), p.size);
             });
           });
     };
@@ -212,7 +214,7 @@ class cuda_mpi_communicator {
 
   mpi_communicator& host() noexcept { return transfer_.host(); }
 
-  static std::size_t place(int i, std::size_t size) noexcept { return mpi_communicator::place(i, size); }
+  static std::size_t offset_of(int i, std::size_t size) noexcept { return mpi_communicator::offset_of(i, size); }
 
   detail::cuda_mpi_transfer transfer_;
 };

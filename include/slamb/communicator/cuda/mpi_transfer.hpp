@@ -130,21 +130,21 @@ class cuda_mpi_transfer {
   /// The size of half of the staging memory, in bytes: whole lines, with at least one line for each rank in both directions, as
   /// all_to_all needs.
   static std::size_t half_of(const mpi_device_options& options, int ranks) {
-    return std::max(options.staging_bytes / 2, mpi_communicator::place(2 * ranks, line)) / line * line;
+    return std::max(options.staging_bytes / 2, mpi_communicator::offset_of(2 * ranks, line)) / line * line;
   }
 
   transport_type agreed_transport(const mpi_device_options& options) {
-    struct facts {
+    struct sizes {
       std::uint64_t staging_bytes;
       std::uint64_t piece_bytes;
       std::uint64_t message_bytes;
       transport_type transport;
       std::uint32_t has_direct;
     };
-    const facts mine{options.staging_bytes, options.messages.piece_bytes, options.messages.message_bytes,
+    const sizes mine{options.staging_bytes, options.messages.piece_bytes, options.messages.message_bytes,
                      options.transport, mpi_takes_cuda_pointers().value_or(false) ? 1U : 0U};
-    std::vector<facts> all(static_cast<std::size_t>(host_.size()));
-    host_.all_gather(std::span<const facts>(&mine, 1), std::span<facts>(all), host_stream{});
+    std::vector<sizes> all(static_cast<std::size_t>(host_.size()));
+    host_.all_gather(std::span<const sizes>(&mine, 1), std::span<sizes>(all), host_stream{});
     bool has_direct = true;
     for (std::size_t i = 0; i < all.size(); ++i) {
       const char* const differs = all[i].transport != all[0].transport           ? "transport"

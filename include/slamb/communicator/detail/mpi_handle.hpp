@@ -69,7 +69,7 @@ class mpi_handle {
   int size() const noexcept { return size_; }
   const mpi_options& options() const noexcept { return options_; }
   bool has_failed() const noexcept { return failure_ != nullptr; }
-  std::string place() const { return "rank " + std::to_string(rank_) + " of " + std::to_string(size_); }
+  std::string rank_text() const { return "rank " + std::to_string(rank_) + " of " + std::to_string(size_); }
 
   /// True if a communicator of this process has failed. MPI_Finalize may hang then.
   static bool any_has_failed() noexcept { return failed_handles().load(); }
@@ -109,7 +109,7 @@ class mpi_handle {
   }
 
   /// "mpi_communicator of rank 1 of 4: all_reduce_sum of 100 float32".
-  std::string here() const { return "mpi_communicator of " + place() + (is_in_call_ ? ": " + to_text(call_) : ""); }
+  std::string here() const { return "mpi_communicator of " + rank_text() + (is_in_call_ ? ": " + to_text(call_) : ""); }
 
   /// Polls until `done()`, up to the timeout. True if it was done. Polls up to twice more at the end, because this process may
   /// itself have been stopped.

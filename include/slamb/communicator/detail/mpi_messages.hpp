@@ -92,7 +92,7 @@ class mpi_messages {
   /// The pending requests of a slot, and memory for their MPI statuses.
   struct messages {
     std::vector<MPI_Request> requests;
-    std::vector<message> facts;
+    std::vector<message> metadata;
     std::vector<int> done;
     std::vector<MPI_Status> statuses;
 
@@ -101,22 +101,22 @@ class mpi_messages {
       if (size <= statuses.capacity()) return;  // statuses grows last, so all have this capacity
       const std::size_t room = std::max(size, 2 * statuses.capacity());
       requests.reserve(room);
-      facts.reserve(room);
+      metadata.reserve(room);
       done.reserve(room);
       statuses.reserve(room);
     }
     /// Returns the place for its request, valid until the next `add`.
     MPI_Request* add(const message& one) {
-      facts.push_back(one);
+      metadata.push_back(one);
       done.push_back(0);
       statuses.emplace_back();
       return &requests.emplace_back(MPI_REQUEST_NULL);
     }
     /// The message of the i-th completed request.
-    const message& fact_of(std::size_t i) const { return facts[static_cast<std::size_t>(done[i])]; }
+    const message& fact_of(std::size_t i) const { return metadata[static_cast<std::size_t>(done[i])]; }
     void clear() noexcept {
       requests.clear();
-      facts.clear();
+      metadata.clear();
       done.clear();
       statuses.clear();
     }
@@ -218,7 +218,7 @@ class mpi_messages {
     bool found = false;
     for (std::size_t i = 0; i < all.requests.size(); ++i) {
       int done = 1;
-      if (all.facts[i].peer != peer || all.requests[i] == MPI_REQUEST_NULL) continue;
+      if (all.metadata[i].peer != peer || all.requests[i] == MPI_REQUEST_NULL) continue;
       found = MPI_Test(&all.requests[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done == 0 || found;
     }
     return found;
@@ -239,7 +239,7 @@ class mpi_messages {
     for (messages& all : slots_) {
       for (std::size_t i = 0; i < all.requests.size(); ++i) {
         if (all.requests[i] == MPI_REQUEST_NULL) continue;
-        if (all.facts[i].kind == way::in) static_cast<void>(MPI_Cancel(&all.requests[i]));
+        if (all.metadata[i].kind == way::in) static_cast<void>(MPI_Cancel(&all.requests[i]));
         static_cast<void>(MPI_Request_free(&all.requests[i]));
       }
     }

@@ -101,7 +101,7 @@ class nccl_handle {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   bool has_failed() const noexcept { return failure_ != nullptr; }
-  std::string place() const { return "rank " + std::to_string(rank_) + " of " + std::to_string(size_); }
+  std::string rank_text() const { return "rank " + std::to_string(rank_) + " of " + std::to_string(size_); }
 
   void throw_if_unusable() const {
     if (failure_) std::rethrow_exception(failure_);
@@ -140,7 +140,7 @@ class nccl_handle {
   [[noreturn]] void fail(ncclResult_t result, const char* call) {
     const char* last = ncclGetLastError(comm_);  // read before the communicator is aborted
     const std::string what = result == ncclInProgress ? "was not done within " + limits() : nccl_failure_text(result);
-    fail_with(nccl_error(result, call, "of " + place() + " " + what, last == nullptr ? "" : last));
+    fail_with(nccl_error(result, call, "of " + rank_text() + " " + what, last == nullptr ? "" : last));
   }
 
   template <class Error>

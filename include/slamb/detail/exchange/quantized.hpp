@@ -92,14 +92,14 @@ struct error_storage<Feedback> {
 template <quantizer Quantizer>
 double code_bytes(const Quantizer& quantizer) {
   constexpr double code = Quantizer::bits_per_element / 8.0;
-  const scale_groups groups = scale_groups_of(quantizer);
-  return groups.of == scale_groups::blocks ? code + static_cast<double>(groups.bytes) / groups.block : code;
+  const scale_granularity groups = granularity_of(quantizer);
+  return groups.of == scale_granularity::blocks ? code + static_cast<double>(groups.bytes) / groups.block : code;
 }
 
 /// Bytes of memory traffic an element of `quantized_exchange` around `Pass`, and of the pass itself. Scales that tiles share and
 /// the padding of messages are too few to count.
 ///
-/// @param quantizers    a quantizer, or `two_quantizers`
+/// @param quantizers    a quantizer, or `worker_and_server`
 /// @param ranks         N
 /// @param is_quantized  false: a single rank encodes nothing, and checks the signal before it runs the pass
 /// @param stored        how arrays are stored
@@ -118,8 +118,8 @@ double exchange_memory_bytes(const Quantizers& quantizers, int ranks, bool is_qu
   // The compression error is found from the signal, formed once more, and this rank's own codes.
   constexpr bool finds_error = ErrorFeedback::worker_state || requires { Pass::uses_compression_error; };
   using reads = union_of_t<typename Pass::reads, arrays_if<finds_error, typename Pass::signal_reads>>;
-  const double code = code_bytes(quantizer_of_signal(quantizers)), per_rank = 1.0 / ranks;
-  const double mean_code = code_bytes(quantizer_of_mean(quantizers));
+  const double code = code_bytes(worker_quantizer(quantizers)), per_rank = 1.0 / ranks;
+  const double mean_code = code_bytes(server_quantizer(quantizers));
   const double signal = bytes_of_list<typename Pass::signal_reads>::read(stored);
 
   const double encode = times * (signal + worker_error) + code;
@@ -219,8 +219,8 @@ class quantized_exchange {
   }
 
   /// The function that initialises the buffer; for an executor to invoke before `send`.
-  auto starts(const Context& context, std::span<std::byte> buffer) const {
-    return codes_.starts(is_active(context) ? wire_at(context, buffer) : wire_view{}, context.record());
+  auto message_initializer(const Context& context, std::span<std::byte> buffer) const {
+    return codes_.message_initializer(is_active(context) ? wire_at(context, buffer) : wire_view{}, context.record());
   }
 
   /// Encodes the signal that `pass` forms, and exchanges it. Changes nothing that lasts. All ranks skip the step if any rank's

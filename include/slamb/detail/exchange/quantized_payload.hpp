@@ -114,7 +114,7 @@ class quantized_payload {
     const encoded_payload<KeepsApart> pass{};
     const wire_view wire = codes_.view(context, context.memory.view(buffer_));
     double* const statistic = context.memory.view(statistic_).data();
-    context.executor.invoke(codes_.starts(wire, context.record()));
+    context.executor.invoke(codes_.message_initializer(wire, context.record()));
     codes_.send(pass, context, model, wire, context.memory.view(count_table_).data(), statistic);
     if (!context.is_skipped_on_host())
       codes_.receive(pass, context.executor, model, wire, {0, payload_tiles_.size()}, nullptr);

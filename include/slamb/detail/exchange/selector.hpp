@@ -100,7 +100,7 @@ class selector {
 
   /// The function that makes the selection on a device, which knows the number of the step; for an executor to invoke before the
   /// selection is used.
-  auto finds(const Sparsifier& sparsifier, Context& context) const {
+  auto selection_kernel(const Sparsifier& sparsifier, Context& context) const {
     if constexpr (!is_stored)
       return nothing_to_do{};
     else if constexpr (requires { sparsifier.all_steps(); })
@@ -119,8 +119,8 @@ class selector {
     if constexpr (is_stored)
       return {context.memory.view(stored_).data()};
     else
-      return sparsifier.at(
-          context.this_step("the compressor's selection follows the step number, which a capture does not know"));
+      return sparsifier.at(context.next_step_number(
+          "the compressor's selection follows the step number, which a capture does not know"));
   }
 
  private:
@@ -143,13 +143,14 @@ class selector<Sparsifier, Context> {
     bits_ = context.memory.template plan<std::uint16_t>("choice", (context.tensors.state_elements() + 15) / 16);
   }
 
-  static nothing_to_do finds(const Sparsifier& /*sparsifier*/, Context& /*context*/) { return {}; }
+  static nothing_to_do selection_kernel(const Sparsifier& /*sparsifier*/, Context& /*context*/) { return {}; }
 
   template <class Pass, class View>
   selection_type select(const Sparsifier& sparsifier, Context& context, const View& view, const Pass& pass) const {
     const std::span<std::uint16_t> bits = context.memory.view(bits_);
     const int leader = static_cast<int>(
-        (context.this_step("the rank that chooses follows from the step number, which a capture does not know") - 1) %
+        (context.next_step_number("the rank that chooses follows from the step number, which a capture does not know") -
+         1) %
         static_cast<std::uint64_t>(context.ranks.size()));
     if (context.ranks.rank() == leader) {
       context.executor.clear(std::as_writable_bytes(bits));

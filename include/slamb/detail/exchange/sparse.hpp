@@ -117,8 +117,8 @@ class sparse_exchange {
   }
 
   /// The function that makes the selection on a device; for an executor to invoke before `select`.
-  auto starts(Context& context, const sparsifier_type& sparsifier) const {
-    return selector_.finds(sparsifier, context);
+  auto selection_kernel(Context& context, const sparsifier_type& sparsifier) const {
+    return selector_.selection_kernel(sparsifier, context);
   }
 
   /// Selects elements, and computes their places in the payload. If a comparison of ranks is due, the selection becomes a part of

@@ -26,9 +26,9 @@ inline std::span<float> payload_in(std::span<float> buffer) noexcept {
 /// Sums `payload` [n] over ranks. All ranks skip the step if any has found a value that is not finite, or if ranks have diverged.
 ///
 /// @param payload  [n ≥ 0] floats with a `sum_header` in front
-/// @param whole    n, plus the floats behind it that have been summed before
+/// @param total    n, plus the floats behind it that have been summed before
 /// @param flags_overflow    false: values that are not finite are exchanged
-void all_reduce_payload(std::span<float> payload, std::uint64_t whole, optimizer_core& core,
+void all_reduce_payload(std::span<float> payload, std::uint64_t total, optimizer_core& core,
                         bool flags_overflow = true);
 
 }  // namespace slamb::detail

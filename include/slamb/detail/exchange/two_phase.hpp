@@ -48,33 +48,34 @@ class two_phase_tables {
   scale_table averaged_scales(const optimizer_core& core) const noexcept;
 
  private:
-  struct scale_regions {
-    region<scale_group> groups;
+  struct planned_scale_table {
+    region<scale_entry> groups;
     region<std::uint64_t> tiles;
     region<std::uint64_t> places;
   };
 
-  static void plan(optimizer_core& core, scale_lists& lists, scale_regions& at, std::uint64_t most);
-  static void upload(optimizer_core& core, const scale_lists& lists, const scale_regions& at);
-  static scale_table table(const optimizer_core& core, const scale_lists& lists, const scale_regions& at) noexcept;
+  static void plan(optimizer_core& core, host_scale_table& lists, planned_scale_table& at, std::uint64_t most);
+  static void upload(optimizer_core& core, const host_scale_table& lists, const planned_scale_table& at);
+  static scale_table table(const optimizer_core& core, const host_scale_table& lists,
+                           const planned_scale_table& at) noexcept;
 
   static void place_tiles(const wire_layout& wire, std::vector<wire_tile>& placed);
 
   std::vector<wire_tile> placed_;       // [tiles]
   std::vector<wire_tile> mean_placed_;  // [tiles] in messages of the mean, if these have another layout
   std::vector<std::size_t> own_;
-  scale_lists sent_;
-  scale_lists averaged_;
+  host_scale_table sent_;
+  host_scale_table averaged_;
   region<wire_tile> placed_at_;
   region<wire_tile> mean_placed_at_;
   region<std::size_t> own_at_;
-  scale_regions sent_at_;
-  scale_regions averaged_at_;
+  planned_scale_table sent_at_;
+  planned_scale_table averaged_at_;
 };
 
 /// A quantized exchange. It owns the layout and the tables, but no buffers.
 ///
-/// @tparam Quantizers  a quantizer, or `two_quantizers`
+/// @tparam Quantizers  a quantizer, or `worker_and_server`
 /// @tparam WorkerStorage, ServerStorage  types of stored errors: float, bfloat16, or the executor's no_error_storage
 template <class Quantizers, class Executor, class WorkerStorage, class ServerStorage>
 class two_phase_exchange {
@@ -95,11 +96,11 @@ class two_phase_exchange {
   /// @throws std::invalid_argument if a quantizer's block is out of range
   explicit two_phase_exchange(const Quantizers& quantizers) : quantizers_(quantizers) {
     require_blocks(quantizer());
-    if constexpr (phases_differ) require_blocks(quantizer_of_mean(quantizers_));
+    if constexpr (phases_differ) require_blocks(server_quantizer(quantizers_));
   }
 
   /// Of the signal.
-  const signal_quantizer& quantizer() const noexcept { return quantizer_of_signal(quantizers_); }
+  const signal_quantizer& quantizer() const noexcept { return worker_quantizer(quantizers_); }
   /// Of the signal, and of the mean unless the phases differ.
   const wire_layout& wire() const noexcept { return wire_; }
   const wire_layout& mean_wire() const noexcept { return phases_differ ? mean_wire_ : wire_; }
@@ -108,14 +109,14 @@ class two_phase_exchange {
 
   /// Lays out the messages. Allocates only if there are more pieces than before.
   void lay_out(std::span<const wire_tensor> tensors, int ranks, int rank) {
-    lay_out(tensors, ranks, rank, common_chunks(quantizer(), quantizer_of_mean(quantizers_)));
+    lay_out(tensors, ranks, rank, common_chunks(quantizer(), server_quantizer(quantizers_)));
   }
   /// Lays them out with the cuts of another exchange.
   void lay_out(std::span<const wire_tensor> tensors, int ranks, int rank, chunks_of chunks) {
-    wire_.assign(tensors, ranks, scale_groups_of(quantizer()), signal_quantizer::bits_per_element, chunks);
+    wire_.assign(tensors, ranks, granularity_of(quantizer()), signal_quantizer::bits_per_element, chunks);
     if constexpr (phases_differ)
-      mean_wire_.assign(tensors, ranks, scale_groups_of(quantizer_of_mean(quantizers_)),
-                        mean_quantizer::bits_per_element, chunks);
+      mean_wire_.assign(tensors, ranks, granularity_of(server_quantizer(quantizers_)), mean_quantizer::bits_per_element,
+                        chunks);
     tables_.assign(wire_, phases_differ ? &mean_wire_ : nullptr, rank);
   }
 
@@ -157,7 +158,7 @@ class two_phase_exchange {
 
   /// The function that initialises the messages, if there are any; for an executor to invoke before `send`. The message of the
   /// mean receives the fingerprint of this step.
-  auto starts(const wire_view& wire, const step_record* record) const {
+  auto message_initializer(const wire_view& wire, const step_record* record) const {
     return all_in_order(
         start_messages{nullptr, wire.sent, wire_.message_bytes(), wire.sent == nullptr ? 0U : wire_.ranks()},
         start_messages{record, wire.averaged, mean_wire().message_bytes(), wire.averaged == nullptr ? 0U : 1U});
@@ -215,7 +216,7 @@ class two_phase_exchange {
 
   template <class Q>
   static void require_blocks(const Q& quantizer) {
-    if (const scale_groups groups = scale_groups_of(quantizer); groups.of == scale_groups::blocks)
+    if (const scale_granularity groups = granularity_of(quantizer); groups.of == scale_granularity::blocks)
       require_in(std::has_single_bit(groups.block) && groups.block >= 16 && groups.block <= 1024, "a quantizer's block",
                  groups.block, "a power of two in [16, 1024]");
   }
@@ -250,11 +251,13 @@ class two_phase_exchange {
       executor.template send<work(), WorkerStorage>(pass, quantizer(), model, wire, all_tiles(), statistic,
                                                     context.not_finite());
     };
-    run([] { return needs_scale_first<signal_quantizer> ? encoding::measure : encoding::both; });
+    run([] {
+      return needs_scale_first<signal_quantizer> ? encode_mode::statistics : encode_mode::statistics_and_codes;
+    });
     executor.template finish_scales<signal_quantizer>(
         tables_.sent_scales(context), statistic, counts, wire.sent, model.skip,
         write_overflow_flags{context.record(), wire.sent, wire_.message_bytes(), wire_.ranks()});
-    if constexpr (needs_scale_first<signal_quantizer>) run([] { return encoding::encode; });
+    if constexpr (needs_scale_first<signal_quantizer>) run([] { return encode_mode::codes; });
   }
 
   // The mean over this rank's chunk, its scale and its codes: docs/algorithms/one_bit_exchange.md (5) … (7)
@@ -266,10 +269,10 @@ class two_phase_exchange {
       executor.template average<work(), ServerStorage>(quantizers_, model, wire, tables_.own(context), statistic,
                                                        read_flags);
     };
-    run([] { return needs_scale_first<mean_quantizer> ? encoding::measure : encoding::both; });
+    run([] { return needs_scale_first<mean_quantizer> ? encode_mode::statistics : encode_mode::statistics_and_codes; });
     executor.template finish_scales<mean_quantizer>(tables_.averaged_scales(context), statistic, counts, wire.averaged,
                                                     model.skip);
-    if constexpr (needs_scale_first<mean_quantizer>) run([] { return encoding::encode; });
+    if constexpr (needs_scale_first<mean_quantizer>) run([] { return encode_mode::codes; });
   }
 
   Quantizers quantizers_;

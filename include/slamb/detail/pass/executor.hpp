@@ -88,10 +88,10 @@ concept exchanges_codes = executor<E> &&
              std::uint32_t* flag, std::uint16_t* bits, std::uint64_t* counts, const scale_table& table,
              std::byte* messages, const float* variance, const row_mask* rows) {
   e.mark_active(view, wire, tiles, rows, variance, bits, counts);
-  e.template send<encoding::both, float>(pass, quantizer, view, wire, tiles, sums, flag);
+  e.template send<encode_mode::statistics_and_codes, float>(pass, quantizer, view, wire, tiles, sums, flag);
   e.template finish_scales<archetype::quantizer>(table, sums, counts, messages, flag);
   e.template finish_scales<archetype::quantizer>(table, sums, counts, messages, flag, write_overflow_flags{});
-  e.template average<encoding::both, float>(quantizer, view, wire, own, sums, read_overflow_flags{});
+  e.template average<encode_mode::statistics_and_codes, float>(quantizer, view, wire, own, sums, read_overflow_flags{});
   e.template receive<float, float>(pass, quantizer, view, wire, tiles, sums);
   e.template measure<float>(pass, quantizer, view, wire, tiles, sums);
 };

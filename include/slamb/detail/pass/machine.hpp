@@ -46,7 +46,7 @@ class side_sums {
 };
 
 /// Properties of a backend.
-struct machine_facts {
+struct machine_properties {
   bool is_synchronous = true;     ///< work is done when a call returns
   bool takes_types = false;       ///< parameters and gradients may have sixteen bits
   bool rounds_by_chance = false;  ///< parameters of sixteen bits have no master copies
@@ -59,12 +59,12 @@ struct machine_facts {
 /// otherwise. The functions are those of an executor (backend/host/detail/executor.hpp), by which `machine_on` implements them.
 class machine : public backend_memory {
  public:
-  explicit machine(const machine_facts& facts) noexcept : facts_(facts) {}
+  explicit machine(const machine_properties& properties) noexcept : properties_(properties) {}
   machine(const machine&) = delete;
   machine& operator=(const machine&) = delete;
   virtual ~machine() = default;
 
-  const machine_facts& facts() const noexcept { return facts_; }
+  const machine_properties& properties() const noexcept { return properties_; }
 
   virtual any_stream stream() const noexcept = 0;
   /// A scope that must be alive in a thread that calls other functions.
@@ -106,7 +106,7 @@ class machine : public backend_memory {
   }
 
  private:
-  machine_facts facts_;
+  machine_properties properties_;
 };
 
 }  // namespace slamb::detail

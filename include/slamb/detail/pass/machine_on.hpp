@@ -89,7 +89,7 @@ class machine_on final : public machine {
 
   /// @param elements  of the model
   machine_on(Backend backend, std::uint64_t elements)
-      : machine(facts_of(backend)), executor_(backend.make_executor(elements)), memory_(allocator_of(backend)) {}
+      : machine(properties_of(backend)), executor_(backend.make_executor(elements)), memory_(allocator_of(backend)) {}
 
   const executor_type& executor() const noexcept { return executor_; }
 
@@ -140,14 +140,14 @@ class machine_on final : public machine {
   }
 
  private:
-  static machine_facts facts_of(const Backend& backend) {
-    machine_facts facts{.is_synchronous = executor_type::is_synchronous,
-                        .takes_types = precision::takes_types,
-                        .rounds_by_chance = precision::rounds_by_chance,
-                        .has_draws = has_draws<precision>,
-                        .cache_bytes = backend.cache_bytes};
-    if constexpr (has_draws<precision>) facts.seed = backend.rounding.seed;
-    return facts;
+  static machine_properties properties_of(const Backend& backend) {
+    machine_properties properties{.is_synchronous = executor_type::is_synchronous,
+                                  .takes_types = precision::takes_types,
+                                  .rounds_by_chance = precision::rounds_by_chance,
+                                  .has_draws = has_draws<precision>,
+                                  .cache_bytes = backend.cache_bytes};
+    if constexpr (has_draws<precision>) properties.seed = backend.rounding.seed;
+    return properties;
   }
 
   template <class Pass>

@@ -37,7 +37,7 @@ struct shared_scales {
 };
 
 /// Tiles that share a scale, and the places where it is written.
-struct scale_group {
+struct scale_entry {
   std::uint64_t first_tile = 0;  ///< in the table's tiles
   std::uint64_t last_tile = 0;
   std::uint64_t first_place = 0;  ///< in the table's places
@@ -46,15 +46,15 @@ struct scale_group {
 
 /// All scales of one phase. Trivially copyable; pointers are in the backend's memory space.
 struct scale_table {
-  const scale_group* groups = nullptr;
+  const scale_entry* groups = nullptr;
   const std::uint64_t* tiles = nullptr;   ///< numbers of tiles, group by group
   const std::uint64_t* places = nullptr;  ///< floats from the first message on, group by group
   std::size_t group_count = 0;
 };
 
 /// The arrays of a scale_table, made on the host; empty if tiles share no scales.
-struct scale_lists {
-  std::vector<scale_group> groups;
+struct host_scale_table {
+  std::vector<scale_entry> groups;
   std::vector<std::uint64_t> tiles;
   std::vector<std::uint64_t> places;
 
@@ -69,7 +69,7 @@ struct scale_lists {
 
  private:
   static bool has_shared_scales(const wire_layout& wire) noexcept {
-    return wire.scales().of == scale_groups::fused || wire.scales().of == scale_groups::per_tensor;
+    return wire.scales().of == scale_granularity::fused || wire.scales().of == scale_granularity::per_tensor;
   }
   void clear() noexcept {
     groups.clear();

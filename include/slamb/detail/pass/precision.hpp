@@ -47,19 +47,19 @@ struct eight_bit_numbers {
 /// The blocks of a tile.
 inline constexpr std::uint32_t blocks_of_tile = layout::tile_size / code_block;
 
-// A state array from its element `place` on, which is the first of a tile; null if there is no such array.
+// A state array from its element `offset` on, which is the first of a tile; null if there is no such array.
 template <class T>
-SLAMB_HOST_DEVICE T* from_tile(T* array, std::uint64_t place, std::size_t /*tile*/) {
-  return from_element(array, place);
+SLAMB_HOST_DEVICE T* from_tile(T* array, std::uint64_t offset, std::size_t /*tile*/) {
+  return from_element(array, offset);
 }
-SLAMB_HOST_DEVICE inline bfloat16_numbers from_tile(const bfloat16_numbers& array, std::uint64_t place,
+SLAMB_HOST_DEVICE inline bfloat16_numbers from_tile(const bfloat16_numbers& array, std::uint64_t offset,
                                                     std::size_t /*tile*/) {
-  return {from_element(array.bits, place)};
+  return {from_element(array.bits, offset)};
 }
 template <bool Signed>
-SLAMB_HOST_DEVICE eight_bit_numbers<Signed> from_tile(const eight_bit_numbers<Signed>& array, std::uint64_t place,
+SLAMB_HOST_DEVICE eight_bit_numbers<Signed> from_tile(const eight_bit_numbers<Signed>& array, std::uint64_t offset,
                                                       std::size_t tile) {
-  return {from_element(array.codes, place), from_element(array.scales, tile * blocks_of_tile)};
+  return {from_element(array.codes, offset), from_element(array.scales, tile * blocks_of_tile)};
 }
 
 // True if there is such an array.

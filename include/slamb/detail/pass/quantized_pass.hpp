@@ -91,32 +91,32 @@ inline constexpr bool can_announce = requires(const Quantizer& q) {
 
 /// The quantizers of an exchange whose phases differ. Functions that take a quantizer take this too.
 template <class Signal, class Mean>
-struct two_quantizers {
+struct worker_and_server {
   Signal signal;  ///< of the ranks' signals
   Mean mean;      ///< of their mean
 };
 
 // The quantizer of a phase.
 template <class Quantizer>
-SLAMB_HOST_DEVICE const Quantizer& quantizer_of_signal(const Quantizer& both) {
+SLAMB_HOST_DEVICE const Quantizer& worker_quantizer(const Quantizer& both) {
   return both;
 }
 template <class Signal, class Mean>
-SLAMB_HOST_DEVICE const Signal& quantizer_of_signal(const two_quantizers<Signal, Mean>& q) {
+SLAMB_HOST_DEVICE const Signal& worker_quantizer(const worker_and_server<Signal, Mean>& q) {
   return q.signal;
 }
 template <class Quantizer>
-SLAMB_HOST_DEVICE const Quantizer& quantizer_of_mean(const Quantizer& both) {
+SLAMB_HOST_DEVICE const Quantizer& server_quantizer(const Quantizer& both) {
   return both;
 }
 template <class Signal, class Mean>
-SLAMB_HOST_DEVICE const Mean& quantizer_of_mean(const two_quantizers<Signal, Mean>& q) {
+SLAMB_HOST_DEVICE const Mean& server_quantizer(const worker_and_server<Signal, Mean>& q) {
   return q.mean;
 }
 template <class Quantizers>
-using signal_quantizer_t = std::remove_cvref_t<decltype(quantizer_of_signal(std::declval<const Quantizers&>()))>;
+using signal_quantizer_t = std::remove_cvref_t<decltype(worker_quantizer(std::declval<const Quantizers&>()))>;
 template <class Quantizers>
-using mean_quantizer_t = std::remove_cvref_t<decltype(quantizer_of_mean(std::declval<const Quantizers&>()))>;
+using mean_quantizer_t = std::remove_cvref_t<decltype(server_quantizer(std::declval<const Quantizers&>()))>;
 
 /// True if the exchange leaves out the tensor of this tile: its codes are neither written nor read, and its errors stay. Its
 /// statistic is negative, so that scales that tensors share do not count its elements.
@@ -127,10 +127,10 @@ SLAMB_HOST_DEVICE inline bool is_left_out(const wire_view& wire, const model_vie
 }
 
 /// The work of encoding a tile.
-enum class encoding {
-  measure,  ///< computes only the statistic of the scale
-  encode,   ///< encodes with a known scale
-  both      ///< encodes and computes the statistic, or the scale of each block
+enum class encode_mode {
+  statistics,           ///< computes only the statistic of the scale
+  codes,                ///< encodes with a known scale
+  statistics_and_codes  ///< encodes and computes the statistic, or the scale of each block
 };
 
 /// tensor_options::rows of one tensor, in the backend's memory.

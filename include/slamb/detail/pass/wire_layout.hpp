@@ -17,7 +17,7 @@
 namespace slamb::detail {
 
 /// The elements that share a scale: docs/algorithms/one_bit_exchange.md, "Scales".
-struct scale_groups {
+struct scale_granularity {
   enum kind { none, fused, per_tensor, blocks };
 
   kind of = fused;
@@ -27,28 +27,29 @@ struct scale_groups {
 
 /// The sharing of scales of `q`.
 template <quantizer Q>
-constexpr scale_groups scale_groups_of(const Q& q) noexcept {
+constexpr scale_granularity granularity_of(const Q& q) noexcept {
   if constexpr (Q::scale == segment_scale::none)
-    return {scale_groups::none, 0};
+    return {scale_granularity::none, 0};
   else if constexpr (requires { q.block; })
-    return {scale_groups::blocks, static_cast<std::uint32_t>(q.block), capability::sends_scales_in_bytes<Q> ? 1U : 4U};
+    return {scale_granularity::blocks, static_cast<std::uint32_t>(q.block),
+            capability::sends_scales_in_bytes<Q> ? 1U : 4U};
   else
-    return {q.scales == scale_sharing::fused ? scale_groups::fused : scale_groups::per_tensor, 0};
+    return {q.scales == scale_sharing::fused ? scale_granularity::fused : scale_granularity::per_tensor, 0};
 }
 
 /// The elements that are cut into N chunks: all tensors laid end to end, or those of each tensor.
 enum class chunks_of { all_tensors, each_tensor };
 
 /// The cuts that scales demand.
-constexpr chunks_of chunks_with(scale_groups scales) noexcept {
-  return scales.of == scale_groups::per_tensor ? chunks_of::each_tensor : chunks_of::all_tensors;
+constexpr chunks_of chunks_with(scale_granularity scales) noexcept {
+  return scales.of == scale_granularity::per_tensor ? chunks_of::each_tensor : chunks_of::all_tensors;
 }
 
 /// The cuts of an exchange whose phases have these quantizers.
 template <quantizer Signal, quantizer Mean>
 constexpr chunks_of common_chunks(const Signal& signal, const Mean& mean) noexcept {
-  const chunks_of of_mean = chunks_with(scale_groups_of(mean));
-  return of_mean == chunks_of::each_tensor ? of_mean : chunks_with(scale_groups_of(signal));
+  const chunks_of of_mean = chunks_with(granularity_of(mean));
+  return of_mean == chunks_of::each_tensor ? of_mean : chunks_with(granularity_of(signal));
 }
 
 /// A tensor in the layout.
@@ -83,23 +84,23 @@ class wire_layout {
   wire_layout() = default;
 
   /// @param bits  bits of a code
-  wire_layout(std::span<const wire_tensor> tensors, int ranks, scale_groups scales, int bits) {
+  wire_layout(std::span<const wire_tensor> tensors, int ranks, scale_granularity scales, int bits) {
     assign(tensors, ranks, scales, bits, chunks_with(scales));
   }
   /// @param chunks  those of another layout; `scales` must not demand others
-  wire_layout(std::span<const wire_tensor> tensors, int ranks, scale_groups scales, int bits, chunks_of chunks) {
+  wire_layout(std::span<const wire_tensor> tensors, int ranks, scale_granularity scales, int bits, chunks_of chunks) {
     assign(tensors, ranks, scales, bits, chunks);
   }
 
   /// Makes the layout again. Allocates only if there are more pieces than before.
-  void assign(std::span<const wire_tensor> tensors, int ranks, scale_groups scales, int bits) {
+  void assign(std::span<const wire_tensor> tensors, int ranks, scale_granularity scales, int bits) {
     assign(tensors, ranks, scales, bits, chunks_with(scales));
   }
-  void assign(std::span<const wire_tensor> tensors, int ranks, scale_groups scales, int bits, chunks_of chunks);
+  void assign(std::span<const wire_tensor> tensors, int ranks, scale_granularity scales, int bits, chunks_of chunks);
 
   std::span<const wire_piece> pieces() const noexcept { return pieces_; }  ///< in the order of the elements
   std::uint64_t ranks() const noexcept { return ranks_; }                  ///< N
-  scale_groups scales() const noexcept { return scales_; }
+  scale_granularity scales() const noexcept { return scales_; }
   chunks_of chunks() const noexcept { return chunks_; }
   std::uint64_t elements() const noexcept { return elements_; }                         ///< compressed
   std::uint64_t dense_elements() const noexcept { return dense_elements_; }             ///< exchanged dense
@@ -125,7 +126,7 @@ class wire_layout {
   void cut(std::uint32_t tensor, std::uint64_t size, std::uint64_t before, std::uint64_t chunk);
 
   std::uint64_t ranks_ = 1;
-  scale_groups scales_;
+  scale_granularity scales_;
   chunks_of chunks_ = chunks_of::all_tensors;
   std::vector<wire_piece> pieces_;
   std::vector<end> ends_;  // [ranks]

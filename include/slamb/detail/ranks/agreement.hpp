@@ -174,7 +174,7 @@ struct summing_ranks {
 void synchronize_before_throwing(const summing_ranks& ranks) noexcept;
 
 /// The place of a rank among all ranks. With `in_nodes`, `rank` is the node and `local_rank` the place in the node.
-struct rank_place {
+struct rank_id {
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;
   bool in_nodes = false;
@@ -267,7 +267,7 @@ class consistency_check {
   void require(const summing_ranks& ranks) const;
 
  private:
-  struct fact {
+  struct field {
     enum kind { number, real, word, secret };  // printed as a double, as a float, as an integer, not at all
 
     std::string name;
@@ -276,17 +276,17 @@ class consistency_check {
     const char* remedy = alike;
   };
 
-  static rank_table table_of(const summing_ranks& ranks, std::span<const fact> facts);
+  static rank_table table_of(const summing_ranks& ranks, std::span<const field> fields);
 
-  static void compare(const summing_ranks& ranks, std::span<const fact> facts);
+  static void compare(const summing_ranks& ranks, std::span<const field> fields);
 
-  static bool agree(const summing_ranks& ranks, const fact& f);
+  static bool agree(const summing_ranks& ranks, const field& f);
 
-  [[noreturn]] static void reject(const fact& f, std::uint64_t at_0, std::size_t r, std::uint64_t at_r);
+  [[noreturn]] static void reject(const field& f, std::uint64_t at_0, std::size_t r, std::uint64_t at_r);
 
   std::uint64_t kind_;
   std::uint64_t tensors_;
-  std::vector<fact> facts_;
+  std::vector<field> fields_;
 };
 
 }  // namespace slamb::detail

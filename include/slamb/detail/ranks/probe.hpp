@@ -274,7 +274,7 @@ struct probe_finding {
 
   kind_type kind = none;
   std::uint64_t call = 0;    ///< the number of its probe
-  std::uint64_t place = 0;   ///< the rank at whose place it is; of writes, 0: what is sent, 1: what is received
+  std::uint64_t slot = 0;    ///< the rank at whose place it is; of writes, 0: what is sent, 1: what is received
   std::uint64_t first = 0;   ///< the index of the element; the rank whose values are there; the count of others
   std::uint64_t second = 0;  ///< the bits of the element; the chunk of that rank
 
@@ -286,7 +286,7 @@ inline std::array<std::uint64_t, probe_finding::numbers> to_numbers(const probe_
   constexpr unsigned bits = probe_finding::bits;
   if (found.kind == probe_finding::none) return {};
   constexpr std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
-  std::array<std::uint64_t, probe_finding::numbers> all{found.kind + 16 * found.call, found.place};
+  std::array<std::uint64_t, probe_finding::numbers> all{found.kind + 16 * found.call, found.slot};
   for (unsigned i = 0; i < 3; ++i) {
     all[2 + i] = found.first >> (bits * i) & mask;
     all[5 + i] = found.second >> (bits * i) & mask;
@@ -302,7 +302,7 @@ inline std::optional<probe_finding> finding_of(std::span<const std::uint64_t> al
   constexpr unsigned bits = probe_finding::bits;
   const probe_finding found{.kind = static_cast<probe_finding::kind_type>(all[0] % 16),
                             .call = all[0] / 16,
-                            .place = all[1],
+                            .slot = all[1],
                             .first = all[2] | all[3] << bits | all[4] << (2 * bits),
                             .second = all[5] | all[6] << bits | all[7] << (2 * bits)};
   const bool is_whole = std::ranges::equal(to_numbers(found), all);
@@ -313,13 +313,13 @@ inline std::optional<probe_finding> finding_of(std::span<const std::uint64_t> al
 class probes {
  public:
   /// @param most  findings that a rank tells the others
-  probes(const rank_place& me, std::size_t most) : me_(me), most_(most) {}
+  probes(const rank_id& me, std::size_t most) : rank_id_(me), most_(most) {}
 
   /// The next call of all ranks, complete with its number.
   probe add(probe next) {
     next.number = calls_.size();
-    next.rank = next.in_node ? me_.local_rank : me_.rank;
-    next.size = next.in_node ? me_.local_size : me_.size;
+    next.rank = next.in_node ? rank_id_.local_rank : rank_id_.rank;
+    next.size = next.in_node ? rank_id_.local_size : rank_id_.size;
     return calls_.emplace_back(next);
   }
 
@@ -359,7 +359,7 @@ class probes {
   /// The findings of this rank, in sentences.
   std::vector<std::string> own() const {
     std::vector<std::string> lines;
-    for (const probe_finding& found : told()) lines.push_back(text(me_.myself(), found));
+    for (const probe_finding& found : told()) lines.push_back(text(rank_id_.myself(), found));
     return lines;
   }
   /// Collective. [rank] the findings of all ranks, in sentences.
@@ -376,7 +376,7 @@ class probes {
     for (std::size_t i = 0; i < sums_.size(); ++i)
       for (std::size_t rank = 1; rank < lines.size(); ++rank)
         if (table.word(rank, findings + i) != table.word(0, findings + i)) {
-          lines[rank].push_back(me_.text(static_cast<int>(rank)) + ": " + to_text(calls_[sums_[i][0]]) +
+          lines[rank].push_back(rank_id_.text(static_cast<int>(rank)) + ": " + to_text(calls_[sums_[i][0]]) +
                                 ": the sums have other bits than on rank 0");
           return lines;
         }
@@ -384,9 +384,9 @@ class probes {
   }
 
  private:
-  void add(const probe& p, probe_finding::kind_type kind, std::uint64_t place, std::uint64_t first = 0,
+  void add(const probe& p, probe_finding::kind_type kind, std::uint64_t slot, std::uint64_t first = 0,
            std::uint64_t second = 0) {
-    findings_.push_back({kind, p.number, place, first, second});
+    findings_.push_back({kind, p.number, slot, first, second});
   }
 
   static std::vector<std::byte> sent_values(const probe& p) {
@@ -408,11 +408,11 @@ class probes {
       if (!wrong_sum(p, found, i).empty()) return add(p, probe_finding::wrong_element, 0, i, found);
     }
   }
-  /// True if `chunk` is what the rank `place` has sent to this rank. If not, keeps what it is instead.
-  bool holds(const probe& p, std::span<const std::byte> chunk, int place) {
+  /// True if `chunk` is what the rank `slot` has sent to this rank. If not, keeps what it is instead.
+  bool holds(const probe& p, std::span<const std::byte> chunk, int slot) {
     const int chunks = p.is(collective::all_to_all) ? p.size : 1, own = chunks > 1 ? p.rank : 0;
-    const std::size_t n = p.call.count, other = first_altered(p, chunk, place, own);
-    const auto at = static_cast<std::uint64_t>(place);
+    const std::size_t n = p.call.count, other = first_altered(p, chunk, slot, own);
+    const auto at = static_cast<std::uint64_t>(slot);
     if (other == n) return true;
     if (chunk.size() >= 8) {  // fewer bytes may match by chance
       for (int from = 0; from < p.size; ++from)
@@ -423,7 +423,7 @@ class probes {
           }
       probe before = p;
       for (before.number -= std::min<std::uint64_t>(p.number, 8); before.number < p.number; ++before.number)
-        if (first_altered(before, chunk, place, own) == n) return add(p, probe_finding::earlier_call, at), false;
+        if (first_altered(before, chunk, slot, own) == n) return add(p, probe_finding::earlier_call, at), false;
     }
     add(p, probe_finding::wrong_element, at, other, bits_in(chunk, other, p.call.element_size));
     return false;
@@ -445,7 +445,7 @@ class probes {
         sent[k] = table.word(static_cast<std::size_t>(rank), i * sent.size() + k).value_or(~std::uint64_t{0});
       const std::optional<probe_finding> found = finding_of(sent, calls_.size());
       if (!found) {
-        lines.push_back(me_.text(rank) + ": has found mistakes, but cannot report them because sums are wrong");
+        lines.push_back(rank_id_.text(rank) + ": has found mistakes, but cannot report them because sums are wrong");
         break;
       }
       if (found->kind == probe_finding::none) break;
@@ -456,13 +456,13 @@ class probes {
 
   /// The sentence of a finding. It names the rank that has found it.
   std::string text(int rank, const probe_finding& found) const {
-    const std::string start = me_.text(rank) + ": ";
+    const std::string start = rank_id_.text(rank) + ": ";
     if (found.kind == probe_finding::others) return start + "and " + std::to_string(found.first) + " more";
     probe p = calls_[found.call];
-    p.rank = p.in_node ? rank % me_.local_size : rank / me_.local_size;
+    p.rank = p.in_node ? rank % rank_id_.local_size : rank / rank_id_.local_size;
     const std::string label = start + to_text(p) + ": ", written = label + "it has written ";
-    std::string name = found.place == 0 ? "`send`" : "`receive`";
-    if (p.is(collective::all_gather)) name = found.place == 0 ? "`mine`" : "`all`";
+    std::string name = found.slot == 0 ? "`send`" : "`receive`";
+    if (p.is(collective::all_gather)) name = found.slot == 0 ? "`mine`" : "`all`";
     if (p.is_in_place()) name = "`values`";
     switch (found.kind) {
       case probe_finding::written_source:
@@ -480,23 +480,23 @@ class probes {
     }
   }
   static std::string text_of_wrong(const probe& p, const probe_finding& found) {
-    const std::string its = "rank " + std::to_string(found.place);
-    const std::string place = p.is_in_place() ? std::string("`values`") : "the place of " + its;
+    const std::string its = "rank " + std::to_string(found.slot);
+    const std::string slot = p.is_in_place() ? std::string("`values`") : "the place of " + its;
     const bool is_exchange = p.is(collective::all_to_all);
-    if (found.kind == probe_finding::earlier_call) return place + " has the values of an earlier call";
+    if (found.kind == probe_finding::earlier_call) return slot + " has the values of an earlier call";
     if (found.kind == probe_finding::other_chunk)
-      return place + " has rank " + std::to_string(found.first) + "'s " +
+      return slot + " has rank " + std::to_string(found.first) + "'s " +
              (is_exchange ? "chunk " + std::to_string(found.second) + " instead of " + its + "'s chunk " +
                                 std::to_string(p.rank)
                           : "values");
     const std::string element = "element " + std::to_string(found.first), is = element_text(p, found.second) + ", ";
     if (p.is(collective::all_reduce)) return element + " is " + is + wrong_sum(p, found.second, found.first);
     const std::uint64_t first = is_exchange ? static_cast<std::uint64_t>(p.rank) * p.call.count : 0;
-    return element + " of " + place + " is " + is + "but " +
-           element_text(p, value_of(p, static_cast<int>(found.place), first + found.first)) + " was sent";
+    return element + " of " + slot + " is " + is + "but " +
+           element_text(p, value_of(p, static_cast<int>(found.slot), first + found.first)) + " was sent";
   }
 
-  rank_place me_;
+  rank_id rank_id_;
   std::size_t most_;
   std::vector<probe> calls_;
   std::vector<probe_finding> findings_;
@@ -507,7 +507,7 @@ class probes {
 
 /// Sums on trial: of all ranks of a node, and of all nodes, as far as there are several. Their number of elements is no multiple
 /// of the number of ranks, so that algorithms that divide them have a remainder.
-inline std::vector<probe> sums_on_trial(const rank_place& me) {
+inline std::vector<probe> sums_on_trial(const rank_id& me) {
   std::vector<probe> all;
   const auto add = [&all](int size, bool in_node) {
     if (size > 1)
@@ -527,7 +527,7 @@ struct alignas(128) probe_line {
 
 /// Collectives of bytes on trial. Messages have a multiple of 128 bytes and begin at one, as all quantized messages do: a
 /// Communicator may rely on that. The root is the last rank, which shows a Communicator that takes rank 0 for every root.
-inline std::vector<probe> bytes_on_trial(const rank_place& me, bool of_codes, bool of_choices) {
+inline std::vector<probe> bytes_on_trial(const rank_id& me, bool of_codes, bool of_choices) {
   constexpr std::size_t bytes = 3 * sizeof(probe_line);
   std::vector<probe> all;
   const auto add = [&all](const collective_call& call) { all.push_back({.call = call}); };
@@ -546,7 +546,7 @@ inline std::vector<probe> bytes_on_trial(const rank_place& me, bool of_codes, bo
 /// @param all    all ranks of all nodes
 /// @param abort  reaches peers by other means, if there are any; called if sums are wrong, which may not reach them
 /// @throws communicator_error on every rank if any rank has found a fault
-inline void require_right_results(const std::vector<probe>& calls, const rank_place& me,
+inline void require_right_results(const std::vector<probe>& calls, const rank_id& me,
                                   const std::function<void(const probe& p, std::span<std::byte> memory)>& make,
                                   const summing_ranks& all,
                                   const std::function<void(const std::string& reason)>& abort) {

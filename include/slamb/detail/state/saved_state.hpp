@@ -28,7 +28,7 @@ struct state_owner {
 /// @throws the exceptions of `to` and of `memory`
 void save_parts(const backend_memory& memory, const state_kind& kind, const state_owner& owner,
                 const std::function<void(const state_visitor&)>& visit_parts, const byte_sink& to,
-                const save_options& options = {}, const state_summary& facts = {});
+                const save_options& options = {}, const state_summary& summary = {});
 
 /// Saves a state to host memory.
 std::vector<std::byte> save_parts(const backend_memory& memory, const state_kind& kind, const state_owner& owner,
@@ -37,13 +37,13 @@ std::vector<std::byte> save_parts(const backend_memory& memory, const state_kind
 /// Restores a state of `save_parts`. Changes nothing unless all of it fits.
 ///
 /// @param is_restoring  becomes true before the first change, and false at the end
-/// @param go_on         go_on() computes values that follow from the restored state; called before `is_restoring` becomes false
+/// @param on_restored         go_on() computes values that follow from the restored state; called before `is_restoring` becomes false
 /// @throws std::invalid_argument that names the mismatch; error, with `is_restoring` true, if the source's bytes have changed
-///         since they were checked; the exceptions of the source, of `memory` and of `go_on`
+///         since they were checked; the exceptions of the source, of `memory` and of `on_restored`
 void restore_parts(
     const backend_memory& memory, const state_kind& kind, const state_owner& owner, const byte_source& from,
     const restore_options& options, const std::function<void(const state_visitor&)>& visit_parts, bool& is_restoring,
-    const std::function<void()>& go_on = [] {});
+    const std::function<void()>& on_restored = [] {});
 
 }  // namespace slamb::detail
 

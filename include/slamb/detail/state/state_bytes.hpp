@@ -103,7 +103,7 @@ bool has_no_parameters(const byte_source& from);
 std::string readable_type(std::string_view name);
 
 /// The text at the beginning of a state: lines, then blanks, then a line break. Long names of policies are cut.
-std::string text_of_state(const state_kind& kind, const state_header& header, const state_summary& facts);
+std::string text_of_state(const state_kind& kind, const state_header& header, const state_summary& summary);
 
 /// A sink that appends to `all`, and allocates once.
 byte_sink appending_to(std::vector<std::byte>& all);

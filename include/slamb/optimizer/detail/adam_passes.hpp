@@ -226,12 +226,12 @@ struct compute_trust_ratios {
   factors_of<TrustRatio>* factors;  ///< [tensors]
   int world;
 
-  SLAMB_HOST_DEVICE tensor_properties facts_of(std::size_t tensor) const {
+  SLAMB_HOST_DEVICE tensor_properties properties_of(std::size_t tensor) const {
     const segment& s = segments[tensor];
     return {s.adapt, s.one_dimensional, s.weight_decay, world};
   }
   SLAMB_HOST_DEVICE void operator()(std::size_t tensor, const double* sums) const {
-    if (segments[tensor].has_gradient) factors[tensor] = trust.factors(sums, facts_of(tensor));
+    if (segments[tensor].has_gradient) factors[tensor] = trust.factors(sums, properties_of(tensor));
   }
 };
 

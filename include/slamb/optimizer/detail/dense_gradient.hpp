@@ -151,7 +151,7 @@ class compressed_gradient {
   void plan_beside(Context& /*context*/, const wire_layout& /*other*/) {}
   /// Bytes of a buffer for a step.
   static std::uint64_t buffer_bytes(const Context& /*context*/) noexcept { return 0; }
-  void place(region<std::byte> /*buffer*/, const Context& /*context*/) noexcept {}
+  void use_buffer(region<std::byte> /*buffer*/, const Context& /*context*/) noexcept {}
   void start(Context& /*context*/) {}
 
   /// Sends all gradients. Changes nothing that lasts.
@@ -175,7 +175,7 @@ class gradient_exchange {
   void plan(Context& context) {
     if (compressed_.is_active(context)) compressed_.plan(context);
     if (const std::uint64_t bytes = buffer_bytes(context); bytes > 0)
-      place(context.memory.template plan<std::byte>("exchange", bytes), context);
+      use_buffer(context.memory.template plan<std::byte>("exchange", bytes), context);
   }
 
   // In place of `plan`, for a recipe that exchanges dense gradients at some steps and codes at others, in one buffer.
@@ -189,10 +189,10 @@ class gradient_exchange {
     return context.ranks.size() > 1 ? (sum_header::floats + context.tensors.elements()) * sizeof(float) : 0;
   }
   /// Uses a buffer of at least `buffer_bytes`.
-  void place(region<std::byte> buffer, const Context& context) noexcept {
+  void use_buffer(region<std::byte> buffer, const Context& context) noexcept {
     dense_ = {buffer.offset, 0};
     if (compressed_.is_active(context))
-      compressed_.place(buffer, context);
+      compressed_.use_buffer(buffer, context);
     else
       dense_.count = static_cast<std::size_t>(buffer_bytes(context) / sizeof(float));
   }

@@ -154,18 +154,19 @@ class late_elements {
 
   /// Continues their variances, after an exchange. Those that have been announced take part in the next.
   template <class View, class Exchange>
-  void go_on(Context& context, const View& model, Exchange& exchange) const {
-    go_on(continue_late_variances<has_sign, true>{context.scalars()}, context, model, exchange);
+  void continue_variances(Context& context, const View& model, Exchange& exchange) const {
+    continue_variances(continue_late_variances<has_sign, true>{context.scalars()}, context, model, exchange);
   }
   /// Likewise, after an exchange that gave some tensors the same momentum on all ranks, whether they have a gradient or not.
   template <class View, class Exchange>
-  void go_on(Context& context, const View& model, Exchange& exchange, const float* has_common) const {
-    go_on(continue_late_variances<has_sign, false>{context.scalars(), has_common}, context, model, exchange);
+  void continue_variances(Context& context, const View& model, Exchange& exchange, const float* has_common) const {
+    continue_variances(continue_late_variances<has_sign, false>{context.scalars(), has_common}, context, model,
+                       exchange);
   }
 
  private:
   template <class Pass, class View, class Exchange>
-  void go_on(const Pass& pass, Context& context, const View& model, Exchange& exchange) const {
+  void continue_variances(const Pass& pass, Context& context, const View& model, Exchange& exchange) const {
     for (const tile_range& tiles : tiles_.of) {
       if (tiles.first == tiles.last) return;
       context.executor.run(pass, model, tiles);

@@ -17,7 +17,7 @@ class masters_of_model {
   void plan(optimizer_core& core);
 
   /// Points the table at the memory, once it is allocated.
-  void place(const arena& memory, layout& tensors) const;
+  void assign_memory(const arena& memory, layout& tensors) const;
 
   /// The copies in the optimizer's memory follow parameters that something else has written.
   void reload(const optimizer_core& core) const;

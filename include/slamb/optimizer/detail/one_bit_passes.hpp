@@ -74,9 +74,10 @@ struct compute_frozen_trust_ratios : compute_trust_ratios<TrustRatio> {
 
   SLAMB_HOST_DEVICE void operator()(std::size_t tensor, const double* found) const {
     if (!this->segments[tensor].has_gradient) return;
-    tensor_properties facts = this->facts_of(tensor);
-    facts.may_begin_late = lets_elements_begin;
-    this->factors[tensor] = this->trust.frozen_factors(kept[tensor], found, found + TrustRatio::frozen_sums, facts);
+    tensor_properties properties = this->properties_of(tensor);
+    properties.may_begin_late = lets_elements_begin;
+    this->factors[tensor] =
+        this->trust.frozen_factors(kept[tensor], found, found + TrustRatio::frozen_sums, properties);
   }
 };
 

@@ -68,7 +68,7 @@ class optimizer_context final : public optimizer_core {
   void read_outcome_later(late_outcome& late) const {
     executor.read_later(static_cast<const step_outcome*>(record()), late);
   }
-  /// Finishes that read, so that `this_step` does not wait. Waits only for the steps before the read.
+  /// Finishes that read, so that `next_step_number` does not wait. Waits only for the steps before the read.
   step_outcome find_outcome(const late_outcome& late) {
     ranks.wait(late.stream());
     const step_outcome outcome = late.finish();

@@ -47,7 +47,7 @@ class optimizer_core {
   SLAMB_DECL virtual ~optimizer_core();
 
   const machine& on() const noexcept { return *on_; }
-  bool is_synchronous() const noexcept { return on_->facts().is_synchronous; }
+  bool is_synchronous() const noexcept { return on_->properties().is_synchronous; }
 
   /// Plans memory for `sums` double-precision sums of each tile, and at least for norms.
   void plan_sums(int sums);
@@ -58,9 +58,9 @@ class optimizer_core {
   /// The memory of such a buffer as floats of all gradients, with a `sum_header` in front.
   std::span<float> floats_of(region<std::byte> buffer) const noexcept;
 
-  /// Tries the collectives that the optimizer calls, compares `facts` and the tensors with the other ranks, and allocates all
+  /// Tries the collectives that the optimizer calls, compares `fields` and the tensors with the other ranks, and allocates all
   /// planned memory.
-  void allocate(consistency_check facts, byte_collectives called = {});
+  void allocate(consistency_check fields, byte_collectives called = {});
 
   /// Calls replace(buffer) with a temporary buffer, to give all ranks the same parameters. The next step compares them.
   void replace_parameters(function_ref<void(std::span<float>)> replace);
@@ -91,10 +91,10 @@ class optimizer_core {
   /// t of the next step. Waits, unless the host knows it.
   /// @param needed_for  names what a captured step cannot do, for the error
   /// @throws std::logic_error if the step is captured into a graph
-  std::uint64_t this_step(const char* needed_for);
+  std::uint64_t next_step_number(const char* needed_for);
   /// holds(t) of the next step. Waits only if the answer depends on pending steps that may be skipped.
-  /// @throws std::logic_error as `this_step`
-  bool holds_at_this_step(function_ref<bool(std::uint64_t)> holds, const char* needed_for);
+  /// @throws std::logic_error as `next_step_number`
+  bool holds_at_next_step(function_ref<bool(std::uint64_t)> holds, const char* needed_for);
 
   /// The number of steps taken at construction or when a state was last restored.
   std::uint64_t first_taken() const noexcept { return first_taken_; }
@@ -154,7 +154,7 @@ class optimizer_core {
   double* sums() const noexcept { return memory.view(sums_).data(); }
   /// One sum of each tile.
   std::span<double> sum_of_each_tile() const noexcept { return {sums(), tensors.tiles().size()}; }
-  std::size_t cache_bytes() const noexcept { return on_->facts().cache_bytes; }
+  std::size_t cache_bytes() const noexcept { return on_->properties().cache_bytes; }
   /// The allocator for memory that a call needs temporarily.
   allocator memory_source() const { return on_->memory_source(); }
 

@@ -94,7 +94,7 @@ class optimizer_over : public optimizer {
   /// @throws std::invalid_argument that names the value out of range
   static void validate(const options_type& options) { Recipe::validate(options); }
 
-  const options_type& options() const { return typed("options()").options(); }
+  const options_type& options() const { return as_recipe("options()").options(); }
 
   /// The communicator that was moved into it. Calls on it are not counted in the statistics. If the type of the optimizer does not
   /// name its Communicator, this is an any_communicator.
@@ -103,14 +103,14 @@ class optimizer_over : public optimizer {
   /// @throws std::bad_cast if it is no C
   template <class C>
   C& communicator() {
-    return typed("communicator()").ranks().template get<C>();
+    return as_recipe("communicator()").ranks().template get<C>();
   }
 
   /// The compressor, for one that needs data at each step, such as explicit_mask.
   compressor_type& compressor() requires(requires(compressor_type& c) {
     sparsifier_of(c).require_ready(std::uint64_t{});
   }) {
-    Recipe& own = typed("compressor()");
+    Recipe& own = as_recipe("compressor()");
     if constexpr (requires { own.compressor(); })
       return own.compressor();
     else
@@ -120,14 +120,14 @@ class optimizer_over : public optimizer {
   /// Measures the compression error of the next step that sends codes of all elements: `statistics().compression`. Costs one pass
   /// then.
   void measure_next_step() requires quantizer<compressor_type> {
-    const recipe_call call = called("measure_next_step()");
-    typed("measure_next_step()").measure_next_step();
+    const recipe_call call = lock_call("measure_next_step()");
+    as_recipe("measure_next_step()").measure_next_step();
   }
 
  protected:
   /// @throws std::logic_error if it was moved from, or holds another recipe, which was assigned to it as an optimizer
-  Recipe& typed(const char* call) const {
-    if (auto* const own = dynamic_cast<Recipe*>(&held(call))) return *own;
+  Recipe& as_recipe(const char* call) const {
+    if (auto* const own = dynamic_cast<Recipe*>(&recipe_or_throw(call))) return *own;
     throw std::logic_error(
         "slamb: " + std::string(call) + " was called on an optimizer of the recipe " + recipe_name +
         ", to which an optimizer of another type has been assigned; hold optimizers of several types "

@@ -42,7 +42,7 @@ class outer_average {
   static void begin(Context& /*context*/) {}
   static float* anchor(const Context& /*context*/) noexcept { return nullptr; }
   /// True if the next step begins from parameters that must be equal on all ranks.
-  static bool begins_anew(const Context& /*context*/) noexcept { return false; }
+  static bool needs_anchor(const Context& /*context*/) noexcept { return false; }
 
   /// Averages the parameters after a step.
   /// @param buffer  floats, as for `average_parameters`; @param skip  as there
@@ -50,11 +50,11 @@ class outer_average {
     average_parameters(context, buffer, skip);
   }
   /// Continues from the mean of the parameters.
-  static void go_on_from_average(Context& /*context*/) {}
+  static void on_averaged(Context& /*context*/) {}
   /// Continues from parameters that have been replaced by equal ones.
-  static void go_on_from_replaced(Context& /*context*/) {}
+  static void on_broadcast(Context& /*context*/) {}
   /// Continues from a saved state. @param from_other_ranks  it was another number of ranks
-  static void go_on_from_saved(bool /*from_other_ranks*/) {}
+  static void on_state_loaded(bool /*from_other_ranks*/) {}
   /// As statistics::parameter_drift.
   static std::vector<double> drift(const Context& /*context*/) { return {}; }
   static void visit_state(const Context& /*context*/, const state_visitor& /*part*/) {}
@@ -141,10 +141,10 @@ class outer_step {
   float* anchor(const Context& context) const noexcept { return is_set_ ? view(context).anchor : nullptr; }
 
   /// The first step, and the first from another number of ranks: parameters are then the anchor.
-  bool begins_anew(const Context& context) const noexcept { return !is_set_ && codes_.is_active(context); }
+  bool needs_anchor(const Context& context) const noexcept { return !is_set_ && codes_.is_active(context); }
 
   void begin(Context& context) {
-    if (!begins_anew(context)) return;
+    if (!needs_anchor(context)) return;
     context.require_no_capture("the first step sets the point that ranks have in common; take it before the capture");
     set(context);
     is_set_ = true;
@@ -153,23 +153,24 @@ class outer_step {
   void take(Context& context, std::span<float> /*buffer*/, const std::uint32_t* /*skip*/) {
     if (!codes_.is_active(context)) return;
     const auto model = view(context);
-    context.executor.invoke(begin_following_exchange{context.record()}, codes_.starts(context, codes(context)));
+    context.executor.invoke(begin_following_exchange{context.record()},
+                            codes_.message_initializer(context, codes(context)));
     codes_.send(pass_, context, model, codes(context));
     if (!context.is_skipped_on_host()) codes_.receive(pass_, context, model, codes(context), context.all_tiles());
     context.executor.invoke(end_following_exchange{context.record()});
   }
 
-  void go_on_from_average(Context& context) {
+  void on_averaged(Context& context) {
     if (is_set_) set(context);
   }
   // The next step sets the anchor again, because more may be replaced before.
-  void go_on_from_replaced(Context& context) {
+  void on_broadcast(Context& context) {
     if (!codes_.is_active(context)) return;
     codes_.clear_errors(context);
     if (is_set_) set(context);
     is_set_ = false;
   }
-  void go_on_from_saved(bool from_other_ranks) {
+  void on_state_loaded(bool from_other_ranks) {
     if (from_other_ranks) is_set_ = false;
   }
 
@@ -220,8 +221,8 @@ struct outer_step_of : outer_average<Context> {
   using outer_average<Context>::outer_average;
 };
 template <class ParameterSync>
-using two_quantizers_of = two_quantizers<std::remove_cvref_t<decltype(ParameterSync::quantizer)>,
-                                         std::remove_cvref_t<decltype(ParameterSync::mean_quantizer)>>;
+using two_quantizers_of = worker_and_server<std::remove_cvref_t<decltype(ParameterSync::quantizer)>,
+                                            std::remove_cvref_t<decltype(ParameterSync::mean_quantizer)>>;
 template <capability::sends_differences ParameterSync, class Context>
 struct outer_step_of<ParameterSync, Context>
     : outer_step<quantized_exchange<two_quantizers_of<ParameterSync>, error_of_mean, Context>, exchange_difference,
@@ -250,7 +251,7 @@ double outer_step_bytes([[maybe_unused]] const ParameterSync& sync, [[maybe_unus
                         const plan::storage_bytes& stored) {
   if constexpr (capability::sends_differences<ParameterSync>)
     return exchange_memory_bytes<exchange_difference, error_of_mean>(
-        two_quantizers{sync.quantizer, sync.mean_quantizer}, ranks, true, stored);
+        worker_and_server{sync.quantizer, sync.mean_quantizer}, ranks, true, stored);
   else
     return bytes_per_element<gather_parameters>(stored) + bytes_per_element<scatter_parameters>(stored);
 }

@@ -59,7 +59,7 @@ class compressed_gradient<Compressor, ErrorFeedback, Context> {
   std::uint64_t buffer_bytes(const Context& context) const noexcept {
     return std::max(codes_.buffer_bytes(), mean_at() + context.tensors.elements() * sizeof(float));
   }
-  void place(region<std::byte> buffer, const Context& context) noexcept {
+  void use_buffer(region<std::byte> buffer, const Context& context) noexcept {
     messages_ = {buffer.offset, static_cast<std::size_t>(codes_.buffer_bytes())};
     mean_ = {buffer.offset + static_cast<std::size_t>(mean_at()), static_cast<std::size_t>(context.tensors.elements())};
   }
@@ -67,7 +67,7 @@ class compressed_gradient<Compressor, ErrorFeedback, Context> {
 
   void send(Context& context) {
     const std::span<std::byte> messages = context.memory.view(messages_);
-    context.executor.invoke(codes_.starts(context, messages));
+    context.executor.invoke(codes_.message_initializer(context, messages));
     codes_.send(decode_gradient{}, context, context.view(), messages);
   }
   typename Context::view_type receive(Context& context) const {

@@ -65,7 +65,7 @@ class host_ranks {
   void require_bytes(byte_collectives called) const;
 
  private:
-  rank_place place() const;
+  rank_id id() const;
   // Copies `values` to the backend's memory, calls call(there), and copies the result back.
   void in_backend(std::span<std::byte> values, function_ref<void(std::span<std::byte>)> call) const;
   // The same for floats. The result refers to this object's ranks and machine.
@@ -83,7 +83,7 @@ class host_ranks {
 ///
 /// @throws rank_mismatch_error, on every rank, if ranks differ in options or tensors; communicator_error, on every rank, if a
 ///         collective gives other values than it should, or fails
-void require_consistent_ranks(const consistency_check& facts, collectives& ranks, const machine& on,
+void require_consistent_ranks(const consistency_check& fields, collectives& ranks, const machine& on,
                               byte_collectives called = {});
 
 // ------------------------------------------------------------------------------------------------------------------ in steps
@@ -181,7 +181,7 @@ class rank_agreement {
   bool has_equal_parameters_ = false;          // all ranks have been given the same since the last step
   bool begins_with_equal_parameters_ = false;  // the current step began with them
   bool knows_all_steps_ = true;
-  bool is_asked_ = false;
+  bool readback_pending_ = false;
   std::unique_ptr<late_flag> late_;
   region<float> header_;  // of a sum without a payload
 };

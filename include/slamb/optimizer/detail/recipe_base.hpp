@@ -49,7 +49,7 @@ class recipe_base : public recipe {
   SLAMB_DECL void begin_step(const device_learning_rates& rates) override;
   SLAMB_DECL void gradient_ready(std::size_t first, std::size_t count) final;
   SLAMB_DECL void finish_step() final;
-  void give_up_step() noexcept final { core_->overlap.close(); }
+  void abandon_step() noexcept final { core_->overlap.close(); }
 
   SLAMB_DECL void synchronize_parameters() final;
   SLAMB_DECL void broadcast_parameters(int root) final;
@@ -85,19 +85,19 @@ class recipe_base : public recipe {
   /// Replaces the parameters by their mean over ranks, if they may differ.
   virtual void average() {}
   /// Called when the parameters have been replaced by their mean, to stay so.
-  virtual void go_on_from_average() {}
+  virtual void on_averaged() {}
   /// The kind of the states that it saves and loads.
   virtual state_kind kind() const noexcept = 0;
   /// Calls part(name, bytes, state_part) for each part of the lasting state, the core's first.
   virtual void visit_state(const state_visitor& part) = 0;
   /// Called when the parameters have been replaced by equal ones on all ranks.
-  virtual void go_on_from_replaced() {}
+  virtual void on_broadcast() {}
   /// m and v of all tensors, [state elements], if both are stored as floats.
   virtual tensor_moments all_moments() const noexcept { return {}; }
   /// Called before the number of steps is set: schedules that keep a state go on as after `taken` steps.
   virtual void begin_after(std::uint64_t /*taken*/) {}
   /// Called when a state has been restored, or when the number of steps has been set.
-  virtual void go_on_from_saved(const restore_options& options) = 0;
+  virtual void on_state_loaded(const restore_options& options) = 0;
 
   optimizer_core& core() const noexcept { return *core_; }
 
@@ -184,7 +184,7 @@ class recipe_with_state : public recipe_on<Backend> {
     context_.visit_state(part);
     state_.visit(part, context_.memory);
   }
-  void go_on_from_saved(const restore_options& /*options*/) override { context_.start_in_phase(context_.phase()); }
+  void on_state_loaded(const restore_options& /*options*/) override { context_.start_in_phase(context_.phase()); }
   tensor_moments all_moments() const noexcept final {
     using precision = typename context_type::precision;
     if constexpr (std::is_same_v<storage_of_t<array::momentum, precision>, as_floats> &&

@@ -24,10 +24,10 @@ void validate_policy(const Policy& policy) {
   if constexpr (requires { policy.validate(); }) policy.validate();
 }
 
-/// Calls `describe(facts)` of a policy that has one. It lists the options that must be equal on all ranks.
+/// Calls `describe(fields)` of a policy that has one. It lists the options that must be equal on all ranks.
 template <class Policy>
-void describe_policy(const Policy& policy, consistency_check& facts) {
-  if constexpr (requires { policy.describe(facts); }) policy.describe(facts);
+void describe_policy(const Policy& policy, consistency_check& fields) {
+  if constexpr (requires { policy.describe(fields); }) policy.describe(fields);
 }
 
 /// Checks the members below that a recipe's options have.
@@ -74,6 +74,6 @@ consistency_check consistency_of(std::string_view recipe, const Options& o, std:
 
 /// Adds the properties of tensors that must be equal on all ranks. The list of names is the same for every tensor, because ranks
 /// first compare the names.
-void describe_tensors(const layout& tensors, consistency_check& facts);
+void describe_tensors(const layout& tensors, consistency_check& fields);
 
 }  // namespace slamb::detail

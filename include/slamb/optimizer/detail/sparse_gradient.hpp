@@ -122,13 +122,13 @@ requires(!requires { requires Compressor::selects_all; } &&
   static std::uint64_t buffer_bytes(const Context& context) noexcept {
     return context.tensors.elements() * sizeof(float);
   }
-  void place(region<std::byte> buffer, const Context& context) noexcept {
+  void use_buffer(region<std::byte> buffer, const Context& context) noexcept {
     mean_ = {buffer.offset, static_cast<std::size_t>(context.tensors.elements())};
   }
   void start(Context& context) { elements_.start(context); }
 
   void send(Context& context) {
-    context.executor.invoke(elements_.starts(context, sparsifier_of(compressor_)));
+    context.executor.invoke(elements_.selection_kernel(context, sparsifier_of(compressor_)));
     elements_.select(passes::form{}, context, sparsifier_of(compressor_), view(context));
     elements_.send(passes::form{}, context, view(context), context.all_tiles(), true);
   }

@@ -204,13 +204,13 @@ typical_time typical_of(const std::vector<double>& seconds);
 template <class Optimizer>
 class trial {
  public:
-  using how = kit::trial_of<Optimizer>;
+  using traits = kit::trial_of<Optimizer>;
   using communicator_type = typename Optimizer::communicator_type;
   using backend_type = typename Optimizer::backend_type;
 
   /// @param options  validated options
   trial(const typename Optimizer::options_type& options, double part, std::uint64_t training_steps)
-      : options_(how::options(options, part)), weights_(how::weights(options, training_steps)) {
+      : options_(traits::options(options, part)), weights_(traits::weights(options, training_steps)) {
     static_assert(
         !requires { sparsifier_of(options_.compressor).require_ready(std::uint64_t{}); },
         "slamb: choose cannot try a compressor whose selection the caller sets before each step, such as "
@@ -222,17 +222,17 @@ class trial {
   /// @throws the exceptions of the optimizer
   template <class Ranks, class Clock>
   void run(Ranks& ranks, const synthetic_model& model, const backend_type& backend, std::uint64_t steps, Clock& clock) {
-    typename how::type optimizer(model.tensors(), options_, std::move(ranks.template get<communicator_type>()),
-                                 backend);
+    typename traits::type optimizer(model.tensors(), options_, std::move(ranks.template get<communicator_type>()),
+                                    backend);
     const auto wait = [&] {
       if constexpr (!backend_type::executor_type::is_synchronous) static_cast<void>(optimizer.statistics());
     };
     for (int untimed = 0; untimed < 2; ++untimed) optimizer.step(trial_rate);
     wait();
     for (std::uint64_t i = 0; i < steps; ++i) {
-      for (std::size_t kind = 0; kind < (i == 0 ? how::kinds : how::each_time); ++kind) {
+      for (std::size_t kind = 0; kind < (i == 0 ? traits::kinds : traits::each_time); ++kind) {
         const double start = clock();
-        how::take(optimizer, kind);
+        traits::take(optimizer, kind);
         wait();
         seconds_[kind].push_back(static_cast<float>(clock() - start));
       }
@@ -243,7 +243,7 @@ class trial {
   /// The time of a mean step of the training on the synthetic tensors, averaged over ranks, equal on all. Collective.
   typical_time time(const summing_ranks& ranks) {
     typical_time all;
-    for (std::size_t kind = 0; kind < how::kinds; ++kind) {
+    for (std::size_t kind = 0; kind < traits::kinds; ++kind) {
       ranks.all_reduce_sum(seconds_[kind]);
       std::vector<double> means(seconds_[kind].begin(), seconds_[kind].end());
       for (double& sum : means) sum /= ranks.size;
@@ -255,9 +255,9 @@ class trial {
   }
 
  private:
-  typename how::type::options_type options_;
-  std::array<double, how::kinds> weights_;
-  std::array<std::vector<float>, how::kinds> seconds_;
+  typename traits::type::options_type options_;
+  std::array<double, traits::kinds> weights_;
+  std::array<std::vector<float>, traits::kinds> seconds_;
 };
 
 }  // namespace slamb::detail

@@ -35,36 +35,36 @@ struct decoded_tile {
         sent(wire.sent + wire.tiles[number].owner * wire.message_bytes, wire, wire.tiles[number]),
         result(wire.received + wire.tiles[number].owner * wire.bytes_of_mean_message(), wire.mean_codes_from(),
                wire.mean_tile(number)),
-        sent_shift(scale_facts<signal_quantizer_t<Quantizers>>::block_shift(quantizer_of_signal(q))),
-        result_shift(scale_facts<mean_quantizer_t<Quantizers>>::block_shift(quantizer_of_mean(q))) {}
+        sent_shift(scale_traits<signal_quantizer_t<Quantizers>>::block_shift(worker_quantizer(q))),
+        result_shift(scale_traits<mean_quantizer_t<Quantizers>>::block_shift(server_quantizer(q))) {}
 
   template <unsigned Width>
   SLAMB_ELEMENT void mean(std::uint32_t i, scalar (&x)[Width]) const {
-    result.decode(quantizer_of_mean(quantizers), i, result_shift, x);
+    result.decode(server_quantizer(quantizers), i, result_shift, x);
     active.keep(x, i);
     if constexpr (can_announce<mean_quantizer_t<Quantizers>>) {
       const std::uint32_t which = active.template announcing<Width>(i);
       if (which == 0) return;
-      const std::uint32_t said = result.template negative<Width>(quantizer_of_mean(quantizers), i);
+      const std::uint32_t decoded = result.template negative<Width>(server_quantizer(quantizers), i);
       for (unsigned j = 0; j < Width; ++j)
-        if ((which & said) >> j & 1U) x[j] = announced_value;
+        if ((which & decoded) >> j & 1U) x[j] = announced_value;
     }
   }
   // x ← the compression error of the signal x: x − its decoded codes; 0 for inactive elements.
   template <unsigned Width>
-  SLAMB_ELEMENT void lose(std::uint32_t i, scalar (&x)[Width]) const {
-    scalar said[Width];
-    sent.decode(quantizer_of_signal(quantizers), i, sent_shift, said);
-    for (unsigned j = 0; j < Width; ++j) x[j] = x[j] - said[j];
+  SLAMB_ELEMENT void compression_error(std::uint32_t i, scalar (&x)[Width]) const {
+    scalar decoded[Width];
+    sent.decode(worker_quantizer(quantizers), i, sent_shift, decoded);
+    for (unsigned j = 0; j < Width; ++j) x[j] = x[j] - decoded[j];
     active.keep(x, i);
   }
-  // As `lose`, and all of x if the element only announces it.
+  // As `compression_error`, and all of x if the element only announces it.
   template <unsigned Width>
-  SLAMB_ELEMENT void lose_or_announce(std::uint32_t i, scalar (&x)[Width]) const {
+  SLAMB_ELEMENT void compression_error_or_announcement(std::uint32_t i, scalar (&x)[Width]) const {
     const std::uint32_t which = active.template announcing<Width>(i);
     scalar lost[Width];
     for (unsigned j = 0; j < Width; ++j) lost[j] = x[j];
-    lose(i, lost);
+    compression_error(i, lost);
     for (unsigned j = 0; j < Width; ++j) x[j] = select((which >> j & 1U) != 0, x[j], lost[j]);
   }
 };
@@ -125,8 +125,7 @@ struct receive_kernel {
       } else {
         run<Storage>(block, i, t, {wire.worker_error, s.state + t.first}, decoded_tile<Quantizer>(quantizer, wire, i));
         if constexpr (error_array<ServerStorage>::exists)
-          if (w.owner == wire.rank)
-            keep_server_error<ServerStorage>(block, quantizer_of_mean(quantizer), view, wire, i);
+          if (w.owner == wire.rank) keep_server_error<ServerStorage>(block, server_quantizer(quantizer), view, wire, i);
       }
     }
   }
@@ -177,7 +176,7 @@ struct receive_kernel {
     scalar x[Width];
     for (unsigned j = 0; j < Width; ++j) x[j] = pass.signal(e[j], constants, checks);
     error.add_to(x, i);
-    decoded.lose_or_announce(i, x);
+    decoded.compression_error_or_announcement(i, x);
     if constexpr (error_array<ErrorStorage>::exists) {
       error.store(x, i);
     } else {
@@ -247,7 +246,7 @@ struct measure_kernel {
         already_checked checks;
         source(i, x, checks);
         for (unsigned j = 0; j < Width; ++j) own.add_square(0, x[j]);
-        decoded.lose(i, x);
+        decoded.compression_error(i, x);
         for (unsigned j = 0; j < Width; ++j) own.add_square(1, x[j]);
       });
       mine[thread] = own;

@@ -196,7 +196,7 @@ class executor {
     launch(choose_kernel<Pass, Compressor, typename View::precision>{pass, compressor, view, tiles, bits, not_finite});
   }
 
-  template <encoding Work, class Storage, class Pass, class Quantizer, class View>
+  template <encode_mode Work, class Storage, class Pass, class Quantizer, class View>
   void send(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,
             double* statistic, std::uint32_t* not_finite = nullptr) const {
     launch(send_kernel<Work, Storage, Pass, Quantizer, typename View::precision>{pass, quantizer, view, wire, tiles,
@@ -208,7 +208,7 @@ class executor {
                      const write_overflow_flags& write_flags = {}) const {
     launch(scale_kernel<Quantizer>{table, statistic, counts, messages, skip, write_flags});
   }
-  template <encoding Work, class Storage, class Quantizer>
+  template <encode_mode Work, class Storage, class Quantizer>
   void average(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
                std::span<const std::size_t> own, double* statistic, const read_overflow_flags& read_flags = {}) const {
     launch(

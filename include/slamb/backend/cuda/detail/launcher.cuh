@@ -23,12 +23,12 @@ namespace slamb::detail::cuda {
 
 /// Several sums that are added up in one reduction.
 template <int Count>
-struct several_sums {
+struct sum_vector {
   double of[Count];
 
   struct add {
-    __device__ several_sums operator()(const several_sums& a, const several_sums& b) const {
-      several_sums both;
+    __device__ sum_vector operator()(const sum_vector& a, const sum_vector& b) const {
+      sum_vector both;
       for (int k = 0; k < Count; ++k) both.of[k] = a.of[k] + b.of[k];
       return both;
     }
@@ -39,7 +39,7 @@ struct several_sums {
 template <unsigned Threads>
 class device_block {
   template <int Count>
-  using sums_type = cub::BlockReduce<several_sums<Count>, Threads>;
+  using sums_type = cub::BlockReduce<sum_vector<Count>, Threads>;
   using maximum_type = cub::BlockReduce<float, Threads>;
   using scan_type = cub::BlockScan<std::uint32_t, Threads>;
 
@@ -88,11 +88,11 @@ class device_block {
   template <int Count, class Value>
   __device__ void sums(Value&& value, double (&total)[Count]) {
     __shared__ typename sums_type<Count>::TempStorage memory;
-    __shared__ several_sums<Count> all;
-    several_sums<Count> own;
+    __shared__ sum_vector<Count> all;
+    sum_vector<Count> own;
     value(threadIdx.x, own.of);
-    const several_sums<Count> result =
-        said_by_first(sums_type<Count>(memory).Reduce(own, typename several_sums<Count>::add{}), all);
+    const sum_vector<Count> result =
+        broadcast_from_thread_0(sums_type<Count>(memory).Reduce(own, typename sum_vector<Count>::add{}), all);
     for (int k = 0; k < Count; ++k) total[k] = result.of[k];
   }
   template <class Value>
@@ -101,7 +101,7 @@ class device_block {
     __shared__ float all;
     const auto larger = [](float a, float b) { return a < b ? b : a; };
     const float result = maximum_type(memory).Reduce(value(threadIdx.x), larger);
-    return said_by_first(result, all);
+    return broadcast_from_thread_0(result, all);
   }
   template <unsigned Group, class Value>
   __device__ void maxima(Value&& value, registers<std::uint32_t>& result) {
@@ -134,7 +134,7 @@ class device_block {
 
  private:
   template <class T>
-  __device__ static T said_by_first(T value, T& all) {
+  __device__ static T broadcast_from_thread_0(T value, T& all) {
     if (threadIdx.x == 0) all = value;
     __syncthreads();
     const T result = all;

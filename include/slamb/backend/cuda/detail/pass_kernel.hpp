@@ -162,7 +162,7 @@ struct packed_kernel {
       const auto constants = pass.constants(view.tiles[i].segment);
       block.each([&](unsigned thread) {
         sums_of<Pass> own;
-        run_elements(pass, constants, planes, groups_of_thread<threads>{thread, count}, own);
+        run_elements(pass, constants, planes, strided_groups<threads>{thread, count}, own);
         mine[thread] = own;
       });
       if constexpr (Pass::sums > 0) {

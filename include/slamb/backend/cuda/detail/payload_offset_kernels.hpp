@@ -143,10 +143,10 @@ struct place_tiles_kernel {
           },
           before);
       block.each([&](unsigned thread) {
-        std::uint64_t place = done + before[thread];
+        std::uint64_t offset = done + before[thread];
         for (std::size_t i = first + thread * of_thread; i < end_of(first, thread); ++i) {
-          place += tile_offsets[i + 1];
-          tile_offsets[i + 1] = place;
+          offset += tile_offsets[i + 1];
+          tile_offsets[i + 1] = offset;
         }
       });
       done += all;

@@ -58,9 +58,9 @@ struct server_source {
     for (scalar& all : x) all = 0.0F;
     for (std::uint32_t rank = 0; rank < wire.ranks; ++rank) {
       const tile_codes<Quantizer, const std::byte> codes(wire.received + rank * wire.message_bytes, wire, tile);
-      scalar said[Width];
-      codes.decode(quantizer, i, shift, said);
-      for (unsigned j = 0; j < Width; ++j) x[j] = x[j] + per_rank * said[j];
+      scalar decoded[Width];
+      codes.decode(quantizer, i, shift, decoded);
+      for (unsigned j = 0; j < Width; ++j) x[j] = x[j] + per_rank * decoded[j];
     }
     error.add_to(x, i);
     active.keep(x, i);
@@ -76,19 +76,19 @@ struct server_source {
   SLAMB_ELEMENT void pass_on_announcements(std::uint32_t i, scalar (&x)[Width]) const {
     const std::uint32_t which = active.template announcing<Width>(i);
     if (which == 0) return;
-    std::uint32_t said = 0;  // by any rank
+    std::uint32_t decoded = 0;  // by any rank
     for (std::uint32_t rank = 0; rank < wire.ranks; ++rank) {
       const tile_codes<Quantizer, const std::byte> codes(wire.received + rank * wire.message_bytes, wire, tile);
-      said |= codes.template negative<Width>(quantizer, i);
+      decoded |= codes.template negative<Width>(quantizer, i);
     }
     for (unsigned j = 0; j < Width; ++j)
-      if ((which >> j & 1U) != 0) x[j] = (said >> j & 1U) != 0 ? announcement : 0.0F;
+      if ((which >> j & 1U) != 0) x[j] = (decoded >> j & 1U) != 0 ? announcement : 0.0F;
   }
 };
 
 /// Encodes this rank's signal, or takes the statistics of its scales. Copies dense signals to `wire.dense`, unless Work is
 /// encode: then an earlier launch with `measure` has copied them.
-template <encoding Work, class Storage, class Pass, class Quantizer, class Precision = single_precision>
+template <encode_mode Work, class Storage, class Pass, class Quantizer, class Precision = single_precision>
 struct send_kernel {
   static constexpr unsigned threads = 512;
   using encoder = tile_encoder<Work, Quantizer, threads>;
@@ -116,7 +116,7 @@ struct send_kernel {
         continue;
       }
       if (w.owner == wire_tile::dense) {
-        if constexpr (Work != encoding::encode) copy(block, t, i, w, checks);
+        if constexpr (Work != encode_mode::codes) copy(block, t, i, w, checks);
         if constexpr (encoder::has_statistic) block.first([&] { statistic[i] = 0.0; });
         continue;
       }
@@ -172,7 +172,7 @@ struct send_kernel {
 /// overflow flag, encodes nothing and sets `not_finite`, which no block reads. It must not set `skip`, because blocks that begin
 /// late still read it: `skip` is set after the second collective. Every block reads the flags itself, because blocks run in no
 /// fixed order.
-template <encoding Work, class Storage, class Quantizers>
+template <encode_mode Work, class Storage, class Quantizers>
 struct average_kernel {
   static constexpr unsigned threads = 512;
   using signal_quantizer = signal_quantizer_t<Quantizers>;
@@ -181,7 +181,7 @@ struct average_kernel {
   /// For a mean with scales of blocks, and for signals with announcements, ptxas aims at three blocks of threads, and spills; two
   /// allow 64 registers. 0: it chooses.
   static constexpr unsigned blocks_at_once =
-      scale_facts<mean_quantizer>::has_blocks || can_announce<signal_quantizer> ? 2 : 0;
+      scale_traits<mean_quantizer>::has_blocks || can_announce<signal_quantizer> ? 2 : 0;
 
   Quantizers quantizers;
   model_view view;
@@ -208,13 +208,13 @@ struct average_kernel {
         if constexpr (encoder::has_statistic) block.first([&] { statistic[own[i]] = -1.0; });
         continue;
       }
-      const signal_quantizer& of_signal = quantizer_of_signal(quantizers);
+      const signal_quantizer& of_signal = worker_quantizer(quantizers);
       const server_source<signal_quantizer, Storage> source{
           of_signal, wire,
           w,         {wire.server_error, w.code},
-          {wire, w}, scale_facts<signal_quantizer>::block_shift(of_signal)};
+          {wire, w}, scale_traits<signal_quantizer>::block_shift(of_signal)};
       const tile_codes<mean_quantizer, std::byte> to(wire.averaged, wire.mean_codes_from(), wire.mean_tile(own[i]));
-      const encoder encode{quantizer_of_mean(quantizers), ~wire.stream(), w.owner * wire.codes + w.code,
+      const encoder encode{server_quantizer(quantizers), ~wire.stream(), w.owner * wire.codes + w.code,
                            view.tiles[own[i]].count};
       encode(block, source, source.active, to, unused, encoder::has_statistic ? statistic + own[i] : nullptr);
     }
@@ -240,18 +240,18 @@ SLAMB_HOST_DEVICE void keep_server_error(Block& block, const Quantizer& quantize
   if (is_left_out(wire, view, number)) return;
   const wire_tile w = wire.tiles[number];
   const std::uint32_t count = view.tiles[number].count;
-  const unsigned shift = scale_facts<Quantizer>::block_shift(quantizer);
+  const unsigned shift = scale_traits<Quantizer>::block_shift(quantizer);
   const tile_active active(wire, w);
   const error_array<Storage> error(wire.server_error, w.code);
-  const tile_codes<Quantizer, const std::byte> said(wire.averaged, wire.mean_codes_from(), wire.mean_tile(number));
+  const tile_codes<Quantizer, const std::byte> decoded(wire.averaged, wire.mean_codes_from(), wire.mean_tile(number));
   const float* const mean = wire.mean + w.code;
   block.each([&](unsigned thread) {
     const auto keep = [&]<unsigned Width>(std::uint32_t first, width<Width> /*here*/) {
-      float meant[Width];
-      load_from(mean, first, meant);
+      float exact[Width];
+      load_from(mean, first, exact);
       scalar x[Width];
-      said.decode(quantizer, first, shift, x);
-      for (unsigned j = 0; j < Width; ++j) x[j] = scalar(meant[j]) - x[j];
+      decoded.decode(quantizer, first, shift, x);
+      for (unsigned j = 0; j < Width; ++j) x[j] = scalar(exact[j]) - x[j];
       active.keep(x, first);
       error.store(x, first);
     };

@@ -17,7 +17,7 @@ struct scalar {
   float value;
 
   scalar() = default;
-  SLAMB_ELEMENT scalar(float x) : value(x) {}  // NOLINT(google-explicit-constructor): as the host's `floats`
+  SLAMB_ELEMENT scalar(float x) : value(x) {}  // NOLINT(google-explicit-constructor): as the host's `f32x16`
 };
 
 SLAMB_ELEMENT scalar operator+(scalar a, scalar b) {

@@ -37,7 +37,7 @@ struct scale_kernel {
     if (is_skipped(skip)) return;
     if (block.index() == 0) block.each([&](unsigned thread) { write_flags(thread, threads); });
     for (std::size_t i = block.index(); i < table.group_count; i += block.count()) {
-      const scale_group group = table.groups[i];
+      const scale_entry group = table.groups[i];
       typename Block::template registers<sum> mine;
       block.each([&](unsigned thread) {
         sum own;

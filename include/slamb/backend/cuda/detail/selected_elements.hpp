@@ -151,11 +151,11 @@ struct selected_elements {
   std::conditional_t<InGroups, groups_of_piece<size, Discounted>, no_groups> groups;
 
   /// The selection of the elements from i on, up to the next multiple of sixteen.
-  struct some_elements {
+  struct selection_from {
     std::uint32_t bits;    ///< bit j: element i + j is selected
     std::uint32_t before;  ///< the number of selected elements before i
   };
-  SLAMB_HOST_DEVICE some_elements from(std::uint32_t i) const {
+  SLAMB_HOST_DEVICE selection_from from(std::uint32_t i) const {
     const std::uint32_t of_sixteen = bits[i / of_thread], first = i % of_thread;
     return {of_sixteen >> first, before[i / of_thread] + count_of(of_sixteen & low_bits(first))};
   }

@@ -64,16 +64,16 @@ struct selected_kernel {
     for (std::size_t number = tiles.first + block.index(); number < tiles.last; number += block.count()) {
       const tile t = view.tiles[number];
       const segment& s = view.segments[t.segment];
-      const std::uint64_t place = payload.tile_offsets[number];
+      const std::uint64_t offset = payload.tile_offsets[number];
       if (leaves_out<Pass>(s)) {
         leave_out<Pass>(block, view, s, t, Pass::sums == 0 ? nullptr : sums + number * Pass::sums);
-        if constexpr (Pass::packs::count != 0) clear_planes(block, place, payload.tile_offsets[number + 1]);
+        if constexpr (Pass::packs::count != 0) clear_planes(block, offset, payload.tile_offsets[number + 1]);
         continue;
       }
       tile_under_way under_way{.at = tile_arrays_of<Pass, Precision>(view, s, t, number),
                                .age = nullptr,
-                               .plane = {from_element(payload.plane[0], place), from_element(payload.plane[1], place),
-                                         from_element(payload.plane[2], place)},
+                               .plane = {from_element(payload.plane[0], offset), from_element(payload.plane[1], offset),
+                                         from_element(payload.plane[2], offset)},
                                .dense = s.dense};
       if constexpr (stores_ages) under_way.age = static_cast<age_type*>(payload.age) + s.state + t.first;
       const auto constants = pass.constants(t.segment);
@@ -158,18 +158,18 @@ struct selected_kernel {
     const auto known = elements.from(i);
     for (unsigned j = 0; j < Width; ++j) selected[j] = (known.bits >> j & 1U) != 0;
     if constexpr (Pass::needs_discount) find_discounts(t, elements, piece, c, first, i, selected, discounts);
-    std::uint32_t place = known.before;
+    std::uint32_t offset = known.before;
     for (unsigned j = 0; j < Width; ++j) {
-      if constexpr (Pass::receives) e[j].exchanged = selected[j] ? t.plane[0][place] : 0.0F;
+      if constexpr (Pass::receives) e[j].exchanged = selected[j] ? t.plane[0][offset] : 0.0F;
       if constexpr (requires { Pass::receives_compression_error; })
-        e[j].compression_error = selected[j] && payload.plane[1] != nullptr ? t.plane[1][place] : 0.0F;
+        e[j].compression_error = selected[j] && payload.plane[1] != nullptr ? t.plane[1][offset] : 0.0F;
       unsent_sums<sums_of<Pass>> unsent{own, !selected[j]};
       selected_lanes<scalar, bool> lane{selected[j], scalar(0.0F)};
       if constexpr (Pass::needs_discount) lane.discount = discounts[j];
       pass(e[j], lane, constants, unsent);
       if (selected[j]) {
-        pack(typename Pass::packs(), e[j], t.plane, place);
-        ++place;
+        pack(typename Pass::packs(), e[j], t.plane, offset);
+        ++offset;
       }
     }
     at.store(typename Pass::writes(), e, first + i);
@@ -177,9 +177,9 @@ struct selected_kernel {
 
   template <class... Arrays, class Element>
   SLAMB_ELEMENT static void pack(arrays<Arrays...> /*packs*/, [[maybe_unused]] const Element& e,
-                                 [[maybe_unused]] float* const (&planes)[3], [[maybe_unused]] std::uint32_t place) {
+                                 [[maybe_unused]] float* const (&planes)[3], [[maybe_unused]] std::uint32_t offset) {
     [[maybe_unused]] unsigned plane = 0;
-    ((planes[plane++][place] = value_of<Arrays, scalar>(e).value), ...);
+    ((planes[plane++][offset] = value_of<Arrays, scalar>(e).value), ...);
   }
 
   // discounts ← β3^age. Ages that the selection does not know are stored, and are incremented once a step: by the pass that receives.

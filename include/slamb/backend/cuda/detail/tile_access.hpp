@@ -31,7 +31,7 @@ using width = std::integral_constant<unsigned, Width>;
 
 /// `Width` numbers that one instruction can read or write.
 template <unsigned Width, class T>
-struct alignas(Width * sizeof(T)) numbers {
+struct alignas(Width * sizeof(T)) pack {
   T of[Width];
 };
 
@@ -61,7 +61,7 @@ SLAMB_ELEMENT void load_together(const T* from, T (&to)[Width]) {
   if constexpr (Width == 1) {
     to[0] = from[0];  // nvcc would copy it byte by byte
   } else {
-    numbers<Width, T> all;
+    pack<Width, T> all;
     require_aligned(from, sizeof(all));
     std::memcpy(&all, known_aligned<sizeof(all)>(static_cast<const void*>(from)), sizeof(all));
     for (unsigned j = 0; j < Width; ++j) to[j] = all.of[j];
@@ -74,7 +74,7 @@ SLAMB_ELEMENT void store_together(const T (&from)[Width], T* to) {
   if constexpr (Width == 1) {
     to[0] = from[0];
   } else {
-    numbers<Width, T> all;
+    pack<Width, T> all;
     require_aligned(to, sizeof(all));
     for (unsigned j = 0; j < Width; ++j) all.of[j] = from[j];
     std::memcpy(known_aligned<sizeof(all)>(static_cast<void*>(to)), &all, sizeof(all));

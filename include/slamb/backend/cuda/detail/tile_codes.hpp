@@ -107,7 +107,7 @@ SLAMB_ELEMENT float write_scale(const Quantizer& quantizer, std::byte* message, 
 
 /// The elements that share a scale of a quantizer: a block (`has_blocks`), or a tensor or all (`is_shared`).
 template <class Quantizer>
-struct scale_facts {
+struct scale_traits {
   static constexpr bool has_blocks = Quantizer::scale != segment_scale::none && requires(const Quantizer& q) {
     q.block;
   };
@@ -140,7 +140,7 @@ struct tile_codes {
   SLAMB_ELEMENT scalar scale_at([[maybe_unused]] const Quantizer& quantizer, std::uint32_t i, unsigned shift) const {
     if constexpr (Quantizer::scale == segment_scale::none)
       return 1.0F;
-    else if constexpr (scale_facts<Quantizer>::has_blocks)
+    else if constexpr (scale_traits<Quantizer>::has_blocks)
       return read_scale(quantizer, message, scale + (i >> shift));
     else
       return load_scale(message, scale);
@@ -206,8 +206,8 @@ struct tile_active {
     for (unsigned j = 0; j < Width; ++j) kept[j] = x[j];
     keep(kept, i);
     for (unsigned j = 0; j < Width; ++j) {
-      const scalar said = select(scalar(0.0F) < absolute(x[j]), scalar(announcement), scalar(0.0F));
-      x[j] = select((which >> j & 1U) != 0, said, kept[j]);
+      const scalar announced = select(scalar(0.0F) < absolute(x[j]), scalar(announcement), scalar(0.0F));
+      x[j] = select((which >> j & 1U) != 0, announced, kept[j]);
     }
   }
 

@@ -50,11 +50,11 @@ SLAMB_HOST_DEVICE double total_of(Block& block, const Statistics& of_thread) {
 }
 
 /// Encodes a tile with all threads of a block.
-template <encoding Work, class Quantizer, unsigned Threads>
+template <encode_mode Work, class Quantizer, unsigned Threads>
 class tile_encoder {
   static constexpr segment_scale scale = Quantizer::scale;
-  static constexpr bool has_blocks = scale_facts<Quantizer>::has_blocks;
-  static constexpr bool encodes = Work != encoding::measure;
+  static constexpr bool has_blocks = scale_traits<Quantizer>::has_blocks;
+  static constexpr bool encodes = Work != encode_mode::statistics;
   static constexpr std::uint32_t piece = code_group * Threads;  // elements: one group for each thread
   static_assert(piece % 1024 == 0, "slamb: a piece must consist of whole blocks of a quantizer");
 
@@ -70,7 +70,7 @@ class tile_encoder {
 
  public:
   /// True if the encoder takes the statistic of a tile, for scales that tiles share.
-  static constexpr bool has_statistic = scale_facts<Quantizer>::is_shared && Work != encoding::encode;
+  static constexpr bool has_statistic = scale_traits<Quantizer>::is_shared && Work != encode_mode::codes;
 
   const Quantizer& quantizer;
   std::uint64_t random_stream;
@@ -85,9 +85,9 @@ class tile_encoder {
   SLAMB_HOST_DEVICE void operator()(Block& block, const Source& source, const tile_active& active,
                                     const tile_codes<Quantizer, std::byte>& to, Checks& checks,
                                     double* statistic) const {
-    const unsigned shift = scale_facts<Quantizer>::block_shift(quantizer);
+    const unsigned shift = scale_traits<Quantizer>::block_shift(quantizer);
     scalar its_scale = 1.0F;
-    if constexpr (Work == encoding::encode) its_scale = to.scale_at(quantizer, 0, 0);
+    if constexpr (Work == encode_mode::codes) its_scale = to.scale_at(quantizer, 0, 0);
     typename Block::template registers<scale_statistic<scale>> mine;
     for (std::uint32_t first = 0; first < count; first += piece) {
       const std::uint32_t part = count - first < piece ? count - first : piece;

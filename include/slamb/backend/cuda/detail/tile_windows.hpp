@@ -110,7 +110,7 @@ SLAMB_ELEMENT void store_windows(arrays<In...> /*blocks*/, std::index_sequence<K
 
 /// The groups of `for_each_group` of one thread.
 template <unsigned Threads>
-struct groups_of_thread {
+struct strided_groups {
   unsigned thread;
   std::uint32_t count;
 
@@ -121,7 +121,7 @@ struct groups_of_thread {
 };
 
 /// The elements i … i + 3 below `count`, of one thread.
-struct one_group {
+struct single_group {
   std::uint32_t i;
   std::uint32_t count;
 
@@ -144,7 +144,7 @@ SLAMB_ELEMENT void for_each_window(Block& block, const Arrays& at, std::uint32_t
                                    const Body& body) {
   using blocks = typename in_blocks<Precision, Writes>::type;
   if constexpr (blocks::count == 0) {
-    block.each([&](unsigned thread) { body(thread, at, groups_of_thread<Block::threads>{thread, count}, true); });
+    block.each([&](unsigned thread) { body(thread, at, strided_groups<Block::threads>{thread, count}, true); });
   } else {
     constexpr std::uint32_t window = 4 * Block::threads;
     static_assert(window % code_block == 0);
@@ -153,7 +153,7 @@ SLAMB_ELEMENT void for_each_window(Block& block, const Arrays& at, std::uint32_t
       const std::uint32_t past = count - begin < window ? count : begin + window;
       block.each([&](unsigned thread) {
         body(thread, arrays_in_window<Arrays, Precision, Writes>{at, waiting[thread], first + begin + 4 * thread},
-             one_group{begin + 4 * thread, past}, begin == 0);
+             single_group{begin + 4 * thread, past}, begin == 0);
       });
       store_windows(blocks(), std::make_index_sequence<blocks::count>(), block, at, waiting, first + begin,
                     first + past);

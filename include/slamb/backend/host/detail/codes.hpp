@@ -21,7 +21,7 @@ inline constexpr bool is_code_width = Bits == 1 || Bits == 2 || Bits == 4 || Bit
 
 /// Writes sixteen codes of any width.
 template <int Bits>
-void store_codes_of_any_width(const words& codes, std::byte* to) {
+void store_codes_of_any_width(const u32x16& codes, std::byte* to) {
   std::uint32_t code[lanes];
   codes.store(code);
   std::uint64_t bits = 0;  // not yet written
@@ -33,7 +33,7 @@ void store_codes_of_any_width(const words& codes, std::byte* to) {
 }
 /// Reads them.
 template <int Bits>
-words load_codes_of_any_width(const std::byte* from) {
+u32x16 load_codes_of_any_width(const std::byte* from) {
   std::uint32_t code[lanes];
   std::uint64_t bits = 0;  // read, and not yet used
   int number = 0;
@@ -43,7 +43,7 @@ words load_codes_of_any_width(const std::byte* from) {
     bits >>= Bits;
     number -= Bits;
   }
-  return words::load(code);
+  return u32x16::load(code);
 }
 
 #if defined(__SSE2__)
@@ -55,55 +55,55 @@ SLAMB_ALWAYS_INLINE __m128i load_bytes(const std::byte* from) {
 
 #if defined(__AVX512F__)
 
-SLAMB_ALWAYS_INLINE void store_halves(const host::words& x, std::byte* to) {
+SLAMB_ALWAYS_INLINE void store_halves(const host::u32x16& x, std::byte* to) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
                       _mm512_maskz_cvtepi32_epi16(0xFFFF, reinterpret_cast<__m512i>(x.part[0])));
 }
-SLAMB_ALWAYS_INLINE __m128i bytes_of(const host::words& x) {
+SLAMB_ALWAYS_INLINE __m128i bytes_of(const host::u32x16& x) {
   return _mm512_maskz_cvtepi32_epi8(0xFFFF, reinterpret_cast<__m512i>(x.part[0]));
 }
-SLAMB_ALWAYS_INLINE host::words words_of_halves(const std::byte* from) {
-  host::words x;
+SLAMB_ALWAYS_INLINE host::u32x16 words_of_halves(const std::byte* from) {
+  host::u32x16 x;
   const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   x.part[0] = reinterpret_cast<words>(_mm512_maskz_cvtepu16_epi32(0xFFFF, halves));
   return x;
 }
-SLAMB_ALWAYS_INLINE host::words words_of_bytes(__m128i bytes) {
-  host::words x;
+SLAMB_ALWAYS_INLINE host::u32x16 words_of_bytes(__m128i bytes) {
+  host::u32x16 x;
   x.part[0] = reinterpret_cast<words>(_mm512_maskz_cvtepu8_epi32(0xFFFF, bytes));
   return x;
 }
-SLAMB_ALWAYS_INLINE std::uint32_t lowest_bits(const host::words& x) {
+SLAMB_ALWAYS_INLINE std::uint32_t lowest_bits(const host::u32x16& x) {
   return _mm512_test_epi32_mask(reinterpret_cast<__m512i>(x.part[0]), _mm512_set1_epi32(1));
 }
 
 #elif defined(__AVX2__)
 
-SLAMB_ALWAYS_INLINE __m256i halves_of(const host::words& x) {
+SLAMB_ALWAYS_INLINE __m256i halves_of(const host::u32x16& x) {
   const __m256i mixed = _mm256_packus_epi32(reinterpret_cast<__m256i>(x.part[0]), reinterpret_cast<__m256i>(x.part[1]));
   return _mm256_permute4x64_epi64(mixed, 0xD8);  // 0, 2, 1, 3: restores the order of the lanes
 }
-SLAMB_ALWAYS_INLINE void store_halves(const host::words& x, std::byte* to) {
+SLAMB_ALWAYS_INLINE void store_halves(const host::u32x16& x, std::byte* to) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves_of(x));
 }
-SLAMB_ALWAYS_INLINE __m128i bytes_of(const host::words& x) {
+SLAMB_ALWAYS_INLINE __m128i bytes_of(const host::u32x16& x) {
   const __m256i halves = halves_of(x);
   return _mm_packus_epi16(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
 }
-SLAMB_ALWAYS_INLINE host::words words_of_halves(const std::byte* from) {
-  host::words x;
+SLAMB_ALWAYS_INLINE host::u32x16 words_of_halves(const std::byte* from) {
+  host::u32x16 x;
   x.part[0] = reinterpret_cast<words>(_mm256_cvtepu16_epi32(load_bytes(from)));
   x.part[1] = reinterpret_cast<words>(_mm256_cvtepu16_epi32(load_bytes(from + 16)));
   return x;
 }
-SLAMB_ALWAYS_INLINE host::words words_of_bytes(__m128i bytes) {
-  host::words x;
+SLAMB_ALWAYS_INLINE host::u32x16 words_of_bytes(__m128i bytes) {
+  host::u32x16 x;
   x.part[0] = reinterpret_cast<words>(_mm256_cvtepu8_epi32(bytes));
   x.part[1] = reinterpret_cast<words>(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)));
   return x;
 }
-SLAMB_ALWAYS_INLINE std::uint32_t lowest_bits(const host::words& x) {
-  const host::words sign = x << 31;
+SLAMB_ALWAYS_INLINE std::uint32_t lowest_bits(const host::u32x16& x) {
+  const host::u32x16 sign = x << 31;
   const int low = _mm256_movemask_ps(reinterpret_cast<__m256>(sign.part[0]));
   const int high = _mm256_movemask_ps(reinterpret_cast<__m256>(sign.part[1]));
   return static_cast<std::uint32_t>(low | high << 8);
@@ -117,31 +117,31 @@ SLAMB_ALWAYS_INLINE __m128i halves_of(words low, words high) {
   const __m128i b = _mm_srai_epi32(_mm_slli_epi32(reinterpret_cast<__m128i>(high), 16), 16);
   return _mm_packs_epi32(a, b);
 }
-SLAMB_ALWAYS_INLINE void store_halves(const host::words& x, std::byte* to) {
+SLAMB_ALWAYS_INLINE void store_halves(const host::u32x16& x, std::byte* to) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), halves_of(x.part[0], x.part[1]));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16), halves_of(x.part[2], x.part[3]));
 }
-SLAMB_ALWAYS_INLINE __m128i bytes_of(const host::words& x) {
+SLAMB_ALWAYS_INLINE __m128i bytes_of(const host::u32x16& x) {
   return _mm_packus_epi16(_mm_packs_epi32(reinterpret_cast<__m128i>(x.part[0]), reinterpret_cast<__m128i>(x.part[1])),
                           _mm_packs_epi32(reinterpret_cast<__m128i>(x.part[2]), reinterpret_cast<__m128i>(x.part[3])));
 }
-SLAMB_ALWAYS_INLINE host::words words_of_halves(__m128i low, __m128i high) {
+SLAMB_ALWAYS_INLINE host::u32x16 words_of_halves(__m128i low, __m128i high) {
   const __m128i zero = _mm_setzero_si128();
-  host::words x;
+  host::u32x16 x;
   x.part[0] = reinterpret_cast<words>(_mm_unpacklo_epi16(low, zero));
   x.part[1] = reinterpret_cast<words>(_mm_unpackhi_epi16(low, zero));
   x.part[2] = reinterpret_cast<words>(_mm_unpacklo_epi16(high, zero));
   x.part[3] = reinterpret_cast<words>(_mm_unpackhi_epi16(high, zero));
   return x;
 }
-SLAMB_ALWAYS_INLINE host::words words_of_halves(const std::byte* from) {
+SLAMB_ALWAYS_INLINE host::u32x16 words_of_halves(const std::byte* from) {
   return words_of_halves(load_bytes(from), load_bytes(from + 16));
 }
-SLAMB_ALWAYS_INLINE host::words words_of_bytes(__m128i bytes) {
+SLAMB_ALWAYS_INLINE host::u32x16 words_of_bytes(__m128i bytes) {
   const __m128i zero = _mm_setzero_si128();
   return words_of_halves(_mm_unpacklo_epi8(bytes, zero), _mm_unpackhi_epi8(bytes, zero));
 }
-SLAMB_ALWAYS_INLINE std::uint32_t lowest_bits(const host::words& x) {
+SLAMB_ALWAYS_INLINE std::uint32_t lowest_bits(const host::u32x16& x) {
   return static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_slli_epi16(bytes_of(x), 7)));
 }
 
@@ -162,7 +162,7 @@ SLAMB_ALWAYS_INLINE __m128i pairs_of(__m128i nibbles) {
 
 /// Writes sixteen codes, each below 2^Bits, to `to` [2·Bits], of any alignment.
 template <int Bits>
-SLAMB_ALWAYS_INLINE void store_codes(const words& codes, std::byte* to) {
+SLAMB_ALWAYS_INLINE void store_codes(const u32x16& codes, std::byte* to) {
   if constexpr (!is_code_width<Bits>) {
     store_codes_of_any_width<Bits>(codes, to);
   } else if constexpr (Bits == 32) {
@@ -190,11 +190,11 @@ SLAMB_ALWAYS_INLINE void store_codes(const words& codes, std::byte* to) {
 
 /// Reads sixteen codes from `from` [2·Bits], of any alignment.
 template <int Bits>
-SLAMB_ALWAYS_INLINE words load_codes(const std::byte* from) {
+SLAMB_ALWAYS_INLINE u32x16 load_codes(const std::byte* from) {
   if constexpr (!is_code_width<Bits>) {
     return load_codes_of_any_width<Bits>(from);
   } else if constexpr (Bits == 32) {
-    words codes;
+    u32x16 codes;
     std::memcpy(codes.part, from, sizeof(codes.part));
     return codes;
   } else if constexpr (Bits == 16) {
@@ -211,18 +211,18 @@ SLAMB_ALWAYS_INLINE words load_codes(const std::byte* from) {
   } else {
     std::uint16_t bits;
     std::memcpy(&bits, from, sizeof(bits));
-    return select(mask_of(bits), words(1U), words(0U));
+    return select(mask_of(bits), u32x16(1U), u32x16(0U));
   }
 }
 
 #else
 
 template <int Bits>
-void store_codes(const words& codes, std::byte* to) {
+void store_codes(const u32x16& codes, std::byte* to) {
   store_codes_of_any_width<Bits>(codes, to);
 }
 template <int Bits>
-words load_codes(const std::byte* from) {
+u32x16 load_codes(const std::byte* from) {
   return load_codes_of_any_width<Bits>(from);
 }
 

@@ -26,23 +26,23 @@ struct decoded_tile {
         result(wire.received + wire.tiles[number].owner * wire.bytes_of_mean_message(), wire.mean_codes_from(),
                wire.mean_tile(number)) {}
 
-  SLAMB_ALWAYS_INLINE floats masked(const floats& x, std::uint32_t i) const {
-    return active.bits == nullptr ? x : select(mask_of(active.bits[i / lanes]), x, floats(0.0F));
+  SLAMB_ALWAYS_INLINE f32x16 masked(const f32x16& x, std::uint32_t i) const {
+    return active.bits == nullptr ? x : select(mask_of(active.bits[i / lanes]), x, f32x16(0.0F));
   }
-  SLAMB_ALWAYS_INLINE floats mean(std::uint32_t i) const {
-    const auto& quantizer = quantizer_of_mean(quantizers);
-    const floats decoded = masked(result.decode(quantizer, i, result.scale_at(quantizer, i)), i);
+  SLAMB_ALWAYS_INLINE f32x16 mean(std::uint32_t i) const {
+    const auto& quantizer = server_quantizer(quantizers);
+    const f32x16 decoded = masked(result.decode(quantizer, i, result.scale_at(quantizer, i)), i);
     if constexpr (can_announce<mean_quantizer_t<Quantizers>>)
       if (const std::uint32_t which = active.announcing(i); which != 0) {
-        const lane_mask said = result.decode(quantizer, i, floats(1.0F)) < floats(0.0F);
-        return select(mask_of(which), select(said, floats(announced_value), floats(0.0F)), decoded);
+        const lane_mask announced = result.decode(quantizer, i, f32x16(1.0F)) < f32x16(0.0F);
+        return select(mask_of(which), select(announced, f32x16(announced_value), f32x16(0.0F)), decoded);
       }
     return decoded;
   }
   // x minus its decoded codes; 0 for inactive elements, and all of x if they announce it.
-  SLAMB_ALWAYS_INLINE floats compression_error(const floats& x, std::uint32_t i) const {
-    const auto& quantizer = quantizer_of_signal(quantizers);
-    const floats lost = masked(x - sent.decode(quantizer, i, sent.scale_at(quantizer, i)), i);
+  SLAMB_ALWAYS_INLINE f32x16 compression_error(const f32x16& x, std::uint32_t i) const {
+    const auto& quantizer = worker_quantizer(quantizers);
+    const f32x16 lost = masked(x - sent.decode(quantizer, i, sent.scale_at(quantizer, i)), i);
     const std::uint32_t which = active.announcing(i);
     return which == 0 ? lost : select(mask_of(which), x, lost);
   }
@@ -51,15 +51,15 @@ struct decoded_tile {
 /// A dense tile after the exchange: the mean over ranks, from the sum of their signals.
 struct unmasked_tile {
   const float* sum;
-  floats per_rank;
+  f32x16 per_rank;
 
-  SLAMB_ALWAYS_INLINE floats mean(std::uint32_t i) const { return per_rank * floats::load(sum + i); }
-  SLAMB_ALWAYS_INLINE floats mean(std::uint32_t i, int count) const { return per_rank * floats::load(sum + i, count); }
+  SLAMB_ALWAYS_INLINE f32x16 mean(std::uint32_t i) const { return per_rank * f32x16::load(sum + i); }
+  SLAMB_ALWAYS_INLINE f32x16 mean(std::uint32_t i, int count) const { return per_rank * f32x16::load(sum + i, count); }
 };
 
 /// Stands for the sums when a signal is formed again. The signal was checked when it was sent.
 struct already_checked {
-  SLAMB_ALWAYS_INLINE static void check_finite(const floats& /*x*/) {}
+  SLAMB_ALWAYS_INLINE static void check_finite(const f32x16& /*x*/) {}
 };
 
 /// Runs the pass over sixteen elements of a decoded tile, or over fewer: Count… is empty, or their number.
@@ -67,11 +67,11 @@ template <class Storage, class Pass, class Constants, class Arrays, class Sums, 
 SLAMB_ALWAYS_INLINE void receive_lanes(const Pass& pass, const Constants& constants, const Arrays& at,
                                        const error_array<Storage>& error, const decoded_tile<Quantizer>& decoded,
                                        std::uint32_t i, Sums& sums, Count... count) {
-  element_of<Pass, floats> e;
+  element_of<Pass, f32x16> e;
   already_checked checks;
   if constexpr (error_array<Storage>::exists) {
     at.load(union_of_t<typename Pass::reads, typename Pass::signal_reads>(), e, i, count...);
-    const floats x = pass.signal(e, constants, checks) + error.load(i, count...);
+    const f32x16 x = pass.signal(e, constants, checks) + error.load(i, count...);
     error.store(decoded.compression_error(x, i), i, count...);
   } else if constexpr (requires { Pass::uses_compression_error; }) {
     at.load(union_of_t<typename Pass::reads, typename Pass::signal_reads>(), e, i, count...);
@@ -100,12 +100,12 @@ SLAMB_FLATTEN void receive_tile(const Pass& its_pass, const Quantizer& quantizer
   std::uint32_t i = 0;
   const auto rest_sums = [&] { return masked_sums_of<Pass>{sums, mask_of((1U << (t.count - i)) - 1U)}; };
   if (w.owner == wire_tile::dense) {
-    const unmasked_tile dense{wire.dense + w.code, floats(1.0F / static_cast<float>(wire.ranks))};
+    const unmasked_tile dense{wire.dense + w.code, f32x16(1.0F / static_cast<float>(wire.ranks))};
     const auto receive = [&](auto& its_sums, auto... count) {
-      element_of<Pass, floats> e;
+      element_of<Pass, f32x16> e;
       at.load(typename Pass::reads(), e, i, count...);
       e.exchanged = dense.mean(i, count...);
-      if constexpr (requires { Pass::uses_compression_error; }) e.compression_error = floats(0.0F);
+      if constexpr (requires { Pass::uses_compression_error; }) e.compression_error = f32x16(0.0F);
       pass(e, constants, its_sums);
       at.store(typename Pass::writes(), e, i, count...);
     };
@@ -161,7 +161,7 @@ SLAMB_FLATTEN void measure_tile(const Pass& pass, const Quantizer& quantizer, co
   const decoded_tile<Quantizer> decoded(quantizer, wire, tile_number);
   double_sum signal, compression_error;
   by_lanes(0, t.count, [&](std::uint32_t i, auto... number) {
-    const floats x = source(i, number...);
+    const f32x16 x = source(i, number...);
     signal.add_square(x);
     compression_error.add_square(source.active.keep(decoded.compression_error(x, i), i, number...));
   });

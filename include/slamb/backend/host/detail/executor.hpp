@@ -193,7 +193,7 @@ class executor {
 
   /// Encodes this rank's signal; `statistic` [tiles] receives the sum or maximum from which scales are computed.
   /// @param not_finite  becomes 1 if the pass finds a value that is not finite; may be null
-  template <encoding Work, class Storage, class Pass, class Quantizer, class View>
+  template <encode_mode Work, class Storage, class Pass, class Quantizer, class View>
   void send(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire, tile_range tiles,
             double* statistic, std::uint32_t* not_finite = nullptr) const {
     const view_of<Pass, typename View::precision> its(view);
@@ -212,7 +212,7 @@ class executor {
                      const write_overflow_flags& write_flags = {}) const {
     if (skip != nullptr && *skip != 0) return;
     for (std::size_t g = 0; g < table.group_count; ++g) {
-      const scale_group& group = table.groups[g];
+      const scale_entry& group = table.groups[g];
       double total = 0.0;
       std::uint64_t count = 0;
       for (std::uint64_t i = group.first_tile; i < group.last_tile; ++i) {
@@ -230,7 +230,7 @@ class executor {
 
   /// Encodes the mean of the ranks' signals over this rank's chunk, which consists of the tiles `own`.
   /// @param read_flags  invoked first
-  template <encoding Work, class Storage, class Quantizer>
+  template <encode_mode Work, class Storage, class Quantizer>
   void average(const Quantizer& quantizer, const model_view& view, const wire_view& wire,
                std::span<const std::size_t> own, double* statistic, const read_overflow_flags& read_flags = {}) const {
     read_flags();
@@ -250,7 +250,7 @@ class executor {
       receive_tile<Storage>(pass, quantizer, its, wire, i, of_tile);
       if constexpr (error_array<ServerStorage>::exists)
         if (wire.tiles[i].owner == wire.rank)
-          keep_server_error<ServerStorage>(quantizer_of_mean(quantizer), view, wire, i);
+          keep_server_error<ServerStorage>(server_quantizer(quantizer), view, wire, i);
       return true;
     });
   }

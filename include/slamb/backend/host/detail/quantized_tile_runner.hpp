@@ -20,9 +20,9 @@ inline namespace SLAMB_SIMD_NAMESPACE {
 template <segment_scale Scale>
 struct scale_statistic {
   double_sum sum;
-  floats largest{0.0F};
+  f32x16 largest{0.0F};
 
-  SLAMB_ALWAYS_INLINE void add(const floats& x) {
+  SLAMB_ALWAYS_INLINE void add(const f32x16& x) {
     if constexpr (Scale == segment_scale::l2) sum.add_square(x);
     if constexpr (Scale == segment_scale::l1) sum.add(absolute(x));
     if constexpr (Scale == segment_scale::max) largest = maximum(largest, absolute(x));
@@ -50,21 +50,21 @@ SLAMB_ALWAYS_INLINE void by_lanes(std::uint32_t first, std::uint32_t past, const
 /// 0. Both return 0 for inactive elements. Returns the statistic; 0 if it is not computed.
 ///
 /// @param position  place of the first element among the codes of all messages: the counter of random draws
-template <encoding Work, class Quantizer, class Source>
+template <encode_mode Work, class Quantizer, class Source>
 SLAMB_ALWAYS_INLINE double encode_elements(const Quantizer& quantizer, const Source& source, std::uint32_t count,
                                            std::uint64_t random_stream, std::uint64_t position,
                                            const tile_codes<Quantizer, std::byte>& to) {
   constexpr bool blocks = tile_codes<Quantizer, std::byte>::has_blocks;
-  constexpr bool encodes = Work != encoding::measure;
+  constexpr bool encodes = Work != encode_mode::statistics;
   constexpr std::uint32_t piece = 1024;  // elements encoded at a time: complete blocks
   alignas(64) float uniform[piece];
   alignas(64) float value[piece];
   scale_statistic<Quantizer::scale> all;
-  floats scale(1.0F);
-  if constexpr (Work == encoding::encode) scale = to.scale_at(quantizer, 0);
-  const auto code = [&](const floats& x, std::uint32_t i) {
-    const floats at_random =
-        capability::stochastic_quantizer<Quantizer> ? floats::load(uniform + i % piece) : floats(0.5F);
+  f32x16 scale(1.0F);
+  if constexpr (Work == encode_mode::codes) scale = to.scale_at(quantizer, 0);
+  const auto code = [&](const f32x16& x, std::uint32_t i) {
+    const f32x16 at_random =
+        capability::stochastic_quantizer<Quantizer> ? f32x16::load(uniform + i % piece) : f32x16(0.5F);
     to.store(quantizer.encode(x, scale, at_random), i);
   };
   for (std::uint32_t first = 0; first < count; first += piece) {
@@ -73,8 +73,8 @@ SLAMB_ALWAYS_INLINE double encode_elements(const Quantizer& quantizer, const Sou
       fill_uniform(quantizer.seed, random_stream, position + first, (past - first + lanes - 1) / lanes * lanes,
                    uniform);
     by_lanes(first, past, [&](std::uint32_t i, auto... number) {
-      const floats x = source(i, number...);
-      if constexpr (!blocks && Work != encoding::encode) all.add(x);
+      const f32x16 x = source(i, number...);
+      if constexpr (!blocks && Work != encode_mode::codes) all.add(x);
       if constexpr (blocks)
         x.store(value + i % piece);
       else if constexpr (encodes)
@@ -85,10 +85,10 @@ SLAMB_ALWAYS_INLINE double encode_elements(const Quantizer& quantizer, const Sou
       for (std::uint32_t begin = first; begin < past; begin += block) {
         const std::uint32_t end = std::min(past, begin + block);
         scale_statistic<Quantizer::scale> own;
-        for (std::uint32_t i = begin; i < end; i += lanes) own.add(floats::load(value + i % piece));
+        for (std::uint32_t i = begin; i < end; i += lanes) own.add(f32x16::load(value + i % piece));
         const float of_block = scale_of<Quantizer::scale>(own.total(), source.active(begin, end));
-        scale = floats(write_scale(quantizer, to.message, to.scale + begin / block, of_block));
-        for (std::uint32_t i = begin; i < end; i += lanes) code(floats::load(value + i % piece), i);
+        scale = f32x16(write_scale(quantizer, to.message, to.scale + begin / block, of_block));
+        for (std::uint32_t i = begin; i < end; i += lanes) code(f32x16::load(value + i % piece), i);
       }
     }
   }
@@ -106,16 +106,16 @@ struct worker_source {
   tile_sums<0>& checks;
 
   template <class... Count>
-  SLAMB_ALWAYS_INLINE floats signal(element_of<Pass, floats>& e, std::size_t i, Count... count) const {
-    floats x = pass.signal(e, constants, checks);
+  SLAMB_ALWAYS_INLINE f32x16 signal(element_of<Pass, f32x16>& e, std::size_t i, Count... count) const {
+    f32x16 x = pass.signal(e, constants, checks);
     if constexpr (error_array<Storage>::exists) x = x + error.load(i, count...);
     checks.check_finite(error_array<Storage>::bound(x));
     return x;
   }
 
   template <class... Count>
-  SLAMB_ALWAYS_INLINE floats operator()(std::uint32_t i, Count... count) const {
-    element_of<Pass, floats> e;
+  SLAMB_ALWAYS_INLINE f32x16 operator()(std::uint32_t i, Count... count) const {
+    element_of<Pass, f32x16> e;
     if constexpr (std::is_same_v<typename Pass::signal_reads, arrays<array::gradient>>)
       read_ahead(address_of(at.gradient, i));
     at.load(typename Pass::signal_reads(), e, i, count...);
@@ -133,9 +133,9 @@ struct server_source {
   tile_active active;
 
   template <class... Count>
-  SLAMB_ALWAYS_INLINE floats operator()(std::uint32_t i, Count... count) const {
-    const floats per_rank(1.0F / static_cast<float>(wire.ranks));
-    floats mean(0.0F);
+  SLAMB_ALWAYS_INLINE f32x16 operator()(std::uint32_t i, Count... count) const {
+    const f32x16 per_rank(1.0F / static_cast<float>(wire.ranks));
+    f32x16 mean(0.0F);
     for (std::uint32_t rank = 0; rank < wire.ranks; ++rank) {
       const tile_codes<Quantizer, const std::byte> codes(wire.received + rank * wire.message_bytes, wire, tile);
       mean = mean + per_rank * codes.decode(quantizer, i, codes.scale_at(quantizer, i));
@@ -149,19 +149,19 @@ struct server_source {
     return mean;
   }
 
-  SLAMB_ALWAYS_INLINE floats announced_by_any(std::uint32_t i) const {
-    floats least(0.0F);
+  SLAMB_ALWAYS_INLINE f32x16 announced_by_any(std::uint32_t i) const {
+    f32x16 least(0.0F);
     for (std::uint32_t rank = 0; rank < wire.ranks; ++rank) {
       const tile_codes<Quantizer, const std::byte> codes(wire.received + rank * wire.message_bytes, wire, tile);
-      least = minimum(least, codes.decode(quantizer, i, floats(1.0F)));
+      least = minimum(least, codes.decode(quantizer, i, f32x16(1.0F)));
     }
-    return select(least < floats(0.0F), floats(announcement), floats(0.0F));
+    return select(least < f32x16(0.0F), f32x16(announcement), f32x16(0.0F));
   }
 };
 
 /// Encodes one tile of this rank's signal, or computes its statistic. Copies a tile of a dense tensor. Returns true if all
 /// checked values are finite.
-template <encoding Work, class Storage, class Pass, class Quantizer, class View>
+template <encode_mode Work, class Storage, class Pass, class Quantizer, class View>
 SLAMB_FLATTEN bool send_tile(const Pass& pass, const Quantizer& quantizer, const View& view, const wire_view& wire,
                              std::size_t tile_number, double* statistic) {
   const tile t = view.tiles[tile_number];
@@ -174,7 +174,7 @@ SLAMB_FLATTEN bool send_tile(const Pass& pass, const Quantizer& quantizer, const
     return true;
   }
   if (w.owner == wire_tile::dense) {
-    if constexpr (Work == encoding::encode) return true;  // copied when it was measured
+    if constexpr (Work == encode_mode::codes) return true;  // copied when it was measured
     const worker_source<Pass, View, decltype(pass.constants(0)), no_storage> source{
         pass,  pass.constants(t.segment), tile_arrays_of<Pass, View>(view, s, t, tile_number), {nullptr, 0}, {{}, {}},
         checks};
@@ -196,7 +196,7 @@ SLAMB_FLATTEN bool send_tile(const Pass& pass, const Quantizer& quantizer, const
 }
 
 /// Encodes the mean over ranks of one tile of this rank's chunk, or computes its statistic.
-template <encoding Work, class Storage, class Quantizers>
+template <encode_mode Work, class Storage, class Quantizers>
 SLAMB_FLATTEN void average_tile(const Quantizers& quantizers, const model_view& view, const wire_view& wire,
                                 std::size_t tile_number, double* statistic) {
   const wire_tile w = wire.tiles[tile_number];
@@ -205,10 +205,10 @@ SLAMB_FLATTEN void average_tile(const Quantizers& quantizers, const model_view& 
     return;
   }
   const server_source<signal_quantizer_t<Quantizers>, Storage> source{
-      quantizer_of_signal(quantizers), wire, w, {wire.server_error, w.code}, {wire, w}};
+      worker_quantizer(quantizers), wire, w, {wire.server_error, w.code}, {wire, w}};
   const tile_codes<mean_quantizer_t<Quantizers>, std::byte> to(wire.averaged, wire.mean_codes_from(),
                                                                wire.mean_tile(tile_number));
-  *statistic = encode_elements<Work>(quantizer_of_mean(quantizers), source, view.tiles[tile_number].count,
+  *statistic = encode_elements<Work>(server_quantizer(quantizers), source, view.tiles[tile_number].count,
                                      ~wire.stream(), w.owner * wire.codes + w.code, to);
 }
 
@@ -222,12 +222,13 @@ SLAMB_FLATTEN void keep_server_error(const Quantizer& quantizer, const model_vie
   const wire_tile w = wire.tiles[tile_number];
   const tile_active active(wire, w);
   const error_array<Storage> error(wire.server_error, w.code);
-  const tile_codes<Quantizer, const std::byte> said(wire.averaged, wire.mean_codes_from(), wire.mean_tile(tile_number));
+  const tile_codes<Quantizer, const std::byte> codes_of_mean(wire.averaged, wire.mean_codes_from(),
+                                                             wire.mean_tile(tile_number));
   const std::uint32_t count = view.tiles[tile_number].count;
   for (std::uint32_t i = 0; i < count; i += lanes) {
-    const floats compression_error =
-        floats::load(wire.mean + w.code + i) - said.decode(quantizer, i, said.scale_at(quantizer, i));
-    error.store(select(mask_of(active.at(i, count - i)), compression_error, floats(0.0F)), i);
+    const f32x16 compression_error =
+        f32x16::load(wire.mean + w.code + i) - codes_of_mean.decode(quantizer, i, codes_of_mean.scale_at(quantizer, i));
+    error.store(select(mask_of(active.at(i, count - i)), compression_error, f32x16(0.0F)), i);
   }
 }
 

@@ -40,7 +40,7 @@ inline namespace SLAMB_SIMD_NAMESPACE {
 
 inline constexpr int lanes = 16;
 
-/// The registers behind `floats`: their types, and the operations that have no operator.
+/// The registers behind `f32x16`: their types, and the operations that have no operator.
 namespace native {
 
 inline constexpr int width = SLAMB_SIMD_BYTES / 4;  // floats in a register
@@ -149,24 +149,24 @@ struct lane_mask {
 };
 
 /// Sixteen floats. All operators work lane by lane.
-struct floats {
+struct f32x16 {
   native::floats part[native::parts];
 
-  floats() = default;
-  SLAMB_ALWAYS_INLINE floats(float value) {  // NOLINT(google-explicit-constructor): formulas say 2.0F * x
+  f32x16() = default;
+  SLAMB_ALWAYS_INLINE f32x16(float value) {  // NOLINT(google-explicit-constructor): formulas say 2.0F * x
     part[0] = value - native::floats{};      // keeps the sign of -0.0F, which a sum would not
     for (int i = 1; i < native::parts; ++i) part[i] = part[0];
   }
 
-  static SLAMB_ALWAYS_INLINE floats load(const float* from) {
-    floats x;
+  static SLAMB_ALWAYS_INLINE f32x16 load(const float* from) {
+    f32x16 x;
     native::load_parts(x.part, from);
     return x;
   }
   SLAMB_ALWAYS_INLINE void store(float* to) const { native::store_parts(part, to); }
 
   /// The first `count` floats, and 0 in the other lanes.
-  static SLAMB_ALWAYS_INLINE floats load(const float* from, int count) {
+  static SLAMB_ALWAYS_INLINE f32x16 load(const float* from, int count) {
     alignas(SLAMB_SIMD_BYTES) float all[lanes] = {};
     for (int i = 0; i < count; ++i) all[i] = from[i];
     return load(all);
@@ -245,24 +245,24 @@ struct rooted {
   SLAMB_ALWAYS_INLINE native::floats operator()(native::floats x) const { return native::square_root(x); }
 };
 
-SLAMB_ALWAYS_INLINE floats operator+(const floats& a, const floats& b) { return lanewise<floats>(plus{}, a, b); }
-SLAMB_ALWAYS_INLINE floats operator-(const floats& a, const floats& b) { return lanewise<floats>(minus{}, a, b); }
-SLAMB_ALWAYS_INLINE floats operator*(const floats& a, const floats& b) { return lanewise<floats>(times{}, a, b); }
-SLAMB_ALWAYS_INLINE floats operator/(const floats& a, const floats& b) { return lanewise<floats>(over{}, a, b); }
-SLAMB_ALWAYS_INLINE floats operator-(const floats& a) { return floats(-0.0F) - a; }
-SLAMB_ALWAYS_INLINE lane_mask operator<(const floats& a, const floats& b) { return lanewise<lane_mask>(less{}, a, b); }
+SLAMB_ALWAYS_INLINE f32x16 operator+(const f32x16& a, const f32x16& b) { return lanewise<f32x16>(plus{}, a, b); }
+SLAMB_ALWAYS_INLINE f32x16 operator-(const f32x16& a, const f32x16& b) { return lanewise<f32x16>(minus{}, a, b); }
+SLAMB_ALWAYS_INLINE f32x16 operator*(const f32x16& a, const f32x16& b) { return lanewise<f32x16>(times{}, a, b); }
+SLAMB_ALWAYS_INLINE f32x16 operator/(const f32x16& a, const f32x16& b) { return lanewise<f32x16>(over{}, a, b); }
+SLAMB_ALWAYS_INLINE f32x16 operator-(const f32x16& a) { return f32x16(-0.0F) - a; }
+SLAMB_ALWAYS_INLINE lane_mask operator<(const f32x16& a, const f32x16& b) { return lanewise<lane_mask>(less{}, a, b); }
 SLAMB_ALWAYS_INLINE lane_mask operator&(const lane_mask& a, const lane_mask& b) {
   return lanewise<lane_mask>(conjunction{}, a, b);
 }
 SLAMB_ALWAYS_INLINE lane_mask operator~(const lane_mask& a) { return lanewise<lane_mask>(inverse{}, a); }
 
 // Element functions find these by argument-dependent lookup.
-SLAMB_ALWAYS_INLINE floats select(const lane_mask& mask, const floats& yes, const floats& no) {
-  return lanewise<floats>(chosen{}, mask, yes, no);
+SLAMB_ALWAYS_INLINE f32x16 select(const lane_mask& mask, const f32x16& yes, const f32x16& no) {
+  return lanewise<f32x16>(chosen{}, mask, yes, no);
 }
-SLAMB_ALWAYS_INLINE floats square_root(const floats& x) { return lanewise<floats>(rooted{}, x); }
-SLAMB_ALWAYS_INLINE floats minimum(const floats& a, const floats& b) { return lanewise<floats>(lesser{}, a, b); }
-SLAMB_ALWAYS_INLINE floats maximum(const floats& a, const floats& b) { return lanewise<floats>(greater{}, a, b); }
+SLAMB_ALWAYS_INLINE f32x16 square_root(const f32x16& x) { return lanewise<f32x16>(rooted{}, x); }
+SLAMB_ALWAYS_INLINE f32x16 minimum(const f32x16& a, const f32x16& b) { return lanewise<f32x16>(lesser{}, a, b); }
+SLAMB_ALWAYS_INLINE f32x16 maximum(const f32x16& a, const f32x16& b) { return lanewise<f32x16>(greater{}, a, b); }
 
 inline constexpr std::int32_t bit_of_lane[lanes] = {1 << 0,  1 << 1,  1 << 2,  1 << 3, 1 << 4,  1 << 5,
                                                     1 << 6,  1 << 7,  1 << 8,  1 << 9, 1 << 10, 1 << 11,
@@ -303,9 +303,9 @@ struct double_sum {
   static constexpr int width = native::width / 2;  // doubles in a register
   native::doubles part[sums / width] = {};
 
-  SLAMB_ALWAYS_INLINE void add_square(const floats& x) { add_terms<squared>(x); }
+  SLAMB_ALWAYS_INLINE void add_square(const f32x16& x) { add_terms<squared>(x); }
   /// Adds the values themselves.
-  SLAMB_ALWAYS_INLINE void add(const floats& x) { add_terms<itself>(x); }
+  SLAMB_ALWAYS_INLINE void add(const f32x16& x) { add_terms<itself>(x); }
 
   double total() const {
     double lane[sums];
@@ -325,7 +325,7 @@ struct double_sum {
   };
 
   template <class Of>
-  SLAMB_ALWAYS_INLINE void add_terms(const floats& x) {
+  SLAMB_ALWAYS_INLINE void add_terms(const f32x16& x) {
     if constexpr (native::parts == 1) {
       part[0] += Of::term(native::widen_low(x.part[0])) + Of::term(native::widen_high(x.part[0]));
     } else {
@@ -334,7 +334,7 @@ struct double_sum {
     }
   }
   template <class Of, int First>
-  SLAMB_ALWAYS_INLINE void add_pair(const floats& x) {
+  SLAMB_ALWAYS_INLINE void add_pair(const f32x16& x) {
     const native::floats& a = x.part[First];
     const native::floats& b = x.part[First + native::parts / 2];
     part[2 * First] += Of::term(native::widen_low(a)) + Of::term(native::widen_low(b));
@@ -358,7 +358,7 @@ SLAMB_ALWAYS_INLINE std::uint32_t count_of(std::uint32_t bits) {
 }
 
 /// Writes the lanes of `x` whose bit is set, one after another, to `to`. Writes nothing else.
-SLAMB_ALWAYS_INLINE void pack(std::uint32_t bits, const floats& x, float* to) {
+SLAMB_ALWAYS_INLINE void pack(std::uint32_t bits, const f32x16& x, float* to) {
   if (bits == all_lanes) {
     x.store(to);
     return;
@@ -375,19 +375,19 @@ SLAMB_ALWAYS_INLINE void pack(std::uint32_t bits, const floats& x, float* to) {
 }
 
 /// Reads consecutive values into the lanes whose bit is set. The other lanes become 0.
-SLAMB_ALWAYS_INLINE floats unpack(std::uint32_t bits, const float* from) {
-  if (bits == all_lanes) return floats::load(from);
+SLAMB_ALWAYS_INLINE f32x16 unpack(std::uint32_t bits, const float* from) {
+  if (bits == all_lanes) return f32x16::load(from);
 #if defined(__AVX512F__)
   const auto count = static_cast<__mmask16>((1U << count_of(bits)) - 1U);
   const auto packed = _mm512_maskz_loadu_ps(count, from);
-  floats x;
+  f32x16 x;
   x.part[0] = reinterpret_cast<native::floats>(_mm512_maskz_expand_ps(static_cast<__mmask16>(bits), packed));
   return x;
 #else
-  if (bits == 0) return floats(0.0F);
+  if (bits == 0) return f32x16(0.0F);
   alignas(SLAMB_SIMD_BYTES) float lane[lanes] = {};
   for (; bits != 0; bits &= bits - 1) lane[std::countr_zero(bits)] = *from++;
-  return floats::load(lane);
+  return f32x16::load(lane);
 #endif
 }
 

@@ -1,4 +1,4 @@
-// The integers that belong to `floats`: sixteen unsigned 32-bit integers that behave as one.
+// The integers that belong to `f32x16`: sixteen unsigned 32-bit integers that behave as one.
 #pragma once
 
 #include <cstdint>
@@ -75,17 +75,17 @@ SLAMB_ALWAYS_INLINE floats converted(words x) {
 }  // namespace native
 
 /// Sixteen unsigned integers. All operators work lane by lane, modulo 2^32.
-struct words {
+struct u32x16 {
   native::words part[native::parts];
 
-  words() = default;
-  SLAMB_ALWAYS_INLINE words(std::uint32_t value) {  // NOLINT(google-explicit-constructor): as for floats
+  u32x16() = default;
+  SLAMB_ALWAYS_INLINE u32x16(std::uint32_t value) {  // NOLINT(google-explicit-constructor): as for floats
     part[0] = native::words{} + value;
     for (int i = 1; i < native::parts; ++i) part[i] = part[0];
   }
 
-  static SLAMB_ALWAYS_INLINE words load(const std::uint32_t* from) {
-    words x;
+  static SLAMB_ALWAYS_INLINE u32x16 load(const std::uint32_t* from) {
+    u32x16 x;
     native::load_parts(x.part, from);
     return x;
   }
@@ -133,35 +133,35 @@ struct converting {
   SLAMB_ALWAYS_INLINE native::floats operator()(native::words x) const { return native::converted(x); }
 };
 
-SLAMB_ALWAYS_INLINE words operator+(const words& a, const words& b) { return lanewise<words>(plus{}, a, b); }
-SLAMB_ALWAYS_INLINE words operator-(const words& a, const words& b) { return lanewise<words>(minus{}, a, b); }
-SLAMB_ALWAYS_INLINE words operator&(const words& a, const words& b) { return lanewise<words>(both{}, a, b); }
-SLAMB_ALWAYS_INLINE words operator|(const words& a, const words& b) { return lanewise<words>(either{}, a, b); }
-SLAMB_ALWAYS_INLINE words operator^(const words& a, const words& b) { return lanewise<words>(differing{}, a, b); }
+SLAMB_ALWAYS_INLINE u32x16 operator+(const u32x16& a, const u32x16& b) { return lanewise<u32x16>(plus{}, a, b); }
+SLAMB_ALWAYS_INLINE u32x16 operator-(const u32x16& a, const u32x16& b) { return lanewise<u32x16>(minus{}, a, b); }
+SLAMB_ALWAYS_INLINE u32x16 operator&(const u32x16& a, const u32x16& b) { return lanewise<u32x16>(both{}, a, b); }
+SLAMB_ALWAYS_INLINE u32x16 operator|(const u32x16& a, const u32x16& b) { return lanewise<u32x16>(either{}, a, b); }
+SLAMB_ALWAYS_INLINE u32x16 operator^(const u32x16& a, const u32x16& b) { return lanewise<u32x16>(differing{}, a, b); }
 /// Shifts by 0 … 31 bits.
-SLAMB_ALWAYS_INLINE words operator<<(const words& a, int count) { return lanewise<words>(left_by{count}, a); }
-SLAMB_ALWAYS_INLINE words operator>>(const words& a, int count) { return lanewise<words>(right_by{count}, a); }
-SLAMB_ALWAYS_INLINE lane_mask operator<(const words& a, const words& b) {
+SLAMB_ALWAYS_INLINE u32x16 operator<<(const u32x16& a, int count) { return lanewise<u32x16>(left_by{count}, a); }
+SLAMB_ALWAYS_INLINE u32x16 operator>>(const u32x16& a, int count) { return lanewise<u32x16>(right_by{count}, a); }
+SLAMB_ALWAYS_INLINE lane_mask operator<(const u32x16& a, const u32x16& b) {
   return lanewise<lane_mask>(word_less{}, a, b);
 }
-SLAMB_ALWAYS_INLINE lane_mask operator==(const words& a, const words& b) {
+SLAMB_ALWAYS_INLINE lane_mask operator==(const u32x16& a, const u32x16& b) {
   return lanewise<lane_mask>(word_equal{}, a, b);
 }
 
 // Element functions find these by argument-dependent lookup; core/real.hpp describes them.
-SLAMB_ALWAYS_INLINE words select(const lane_mask& mask, const words& yes, const words& no) {
-  return lanewise<words>(chosen_word{}, mask, yes, no);
+SLAMB_ALWAYS_INLINE u32x16 select(const lane_mask& mask, const u32x16& yes, const u32x16& no) {
+  return lanewise<u32x16>(chosen_word{}, mask, yes, no);
 }
-SLAMB_ALWAYS_INLINE words as_word(const floats& x) { return lanewise<words>(reinterpreted{}, x); }
-SLAMB_ALWAYS_INLINE floats as_real(const words& x) { return lanewise<floats>(reinterpreted{}, x); }
-SLAMB_ALWAYS_INLINE words to_word(const floats& x) { return lanewise<words>(converting{}, x); }
-SLAMB_ALWAYS_INLINE floats to_real(const words& x) { return lanewise<floats>(converting{}, x); }
+SLAMB_ALWAYS_INLINE u32x16 as_word(const f32x16& x) { return lanewise<u32x16>(reinterpreted{}, x); }
+SLAMB_ALWAYS_INLINE f32x16 as_real(const u32x16& x) { return lanewise<f32x16>(reinterpreted{}, x); }
+SLAMB_ALWAYS_INLINE u32x16 to_word(const f32x16& x) { return lanewise<u32x16>(converting{}, x); }
+SLAMB_ALWAYS_INLINE f32x16 to_real(const u32x16& x) { return lanewise<f32x16>(converting{}, x); }
 template <class Table>
-SLAMB_ALWAYS_INLINE floats one_of_eight(const words& i, Table /*table*/) {
+SLAMB_ALWAYS_INLINE f32x16 one_of_eight(const u32x16& i, Table /*table*/) {
   static constexpr auto all = Table::all();
-  return lanewise<floats>([](native::words own) { return native::one_of_eight(own, all.of); }, i);
+  return lanewise<f32x16>([](native::words own) { return native::one_of_eight(own, all.of); }, i);
 }
-SLAMB_ALWAYS_INLINE floats absolute(const floats& x) { return as_real(as_word(x) & words(0x7FFFFFFFU)); }
+SLAMB_ALWAYS_INLINE f32x16 absolute(const f32x16& x) { return as_real(as_word(x) & u32x16(0x7FFFFFFFU)); }
 
 }  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace slamb::detail::host

@@ -1,4 +1,4 @@
-// Reads and writes arrays of float, bfloat16 or half as `floats`, by the same function names. The functions for other types than
+// Reads and writes arrays of float, bfloat16 or half as `f32x16`, by the same function names. The functions for other types than
 // float are templates, because nvcc compiles every other function, and takes no vectors in functions that are for the device too.
 #pragma once
 
@@ -21,17 +21,17 @@ inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// Sixteen words of sixteen bits each.
 template <class T>
-SLAMB_ALWAYS_INLINE words load_bits(const T* from) {
+SLAMB_ALWAYS_INLINE u32x16 load_bits(const T* from) {
 #if defined(__SSE2__)
   return load_codes<16>(reinterpret_cast<const std::byte*>(from));
 #else
   std::uint32_t all[lanes];
   for (int i = 0; i < lanes; ++i) all[i] = from[i].bits;
-  return words::load(all);
+  return u32x16::load(all);
 #endif
 }
 template <class T>
-SLAMB_ALWAYS_INLINE void store_bits(const words& bits, T* to) {
+SLAMB_ALWAYS_INLINE void store_bits(const u32x16& bits, T* to) {
 #if defined(__SSE2__)
   store_codes<16>(bits, reinterpret_cast<std::byte*>(to));
 #else
@@ -42,33 +42,33 @@ SLAMB_ALWAYS_INLINE void store_bits(const words& bits, T* to) {
 }
 
 /// Loads sixteen numbers from `from`, of any alignment.
-SLAMB_ALWAYS_INLINE floats load_floats(const float* from) { return floats::load(from); }
+SLAMB_ALWAYS_INLINE f32x16 load_floats(const float* from) { return f32x16::load(from); }
 template <std::same_as<bfloat16> T>
-SLAMB_ALWAYS_INLINE floats load_floats(const T* from) {
+SLAMB_ALWAYS_INLINE f32x16 load_floats(const T* from) {
   return real_of_bfloat16_bits(load_bits(from));
 }
 template <std::same_as<half> T>
-SLAMB_ALWAYS_INLINE floats load_floats(const T* from) {
+SLAMB_ALWAYS_INLINE f32x16 load_floats(const T* from) {
 #if defined(__AVX512F__)
-  floats x;
+  f32x16 x;
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   x.part[0] = reinterpret_cast<native::floats>(_mm512_maskz_cvtph_ps(0xFFFF, bits));
   return x;
 #elif defined(__AVX2__) && defined(__F16C__)
-  floats x;
+  f32x16 x;
   const auto* const bits = reinterpret_cast<const __m128i*>(from);
   x.part[0] = reinterpret_cast<native::floats>(_mm256_cvtph_ps(_mm_loadu_si128(bits)));
   x.part[1] = reinterpret_cast<native::floats>(_mm256_cvtph_ps(_mm_loadu_si128(bits + 1)));
   return x;
 #else
-  return real_of_half_bits<floats>(load_bits(from));
+  return real_of_half_bits<f32x16>(load_bits(from));
 #endif
 }
 
 /// Loads `count` numbers. The other lanes become 0.
-SLAMB_ALWAYS_INLINE floats load_floats(const float* from, int count) { return floats::load(from, count); }
+SLAMB_ALWAYS_INLINE f32x16 load_floats(const float* from, int count) { return f32x16::load(from, count); }
 template <class T>
-requires(std::same_as<T, bfloat16> || std::same_as<T, half>) SLAMB_ALWAYS_INLINE floats
+requires(std::same_as<T, bfloat16> || std::same_as<T, half>) SLAMB_ALWAYS_INLINE f32x16
     load_floats(const T* from, int count) {
   T all[lanes] = {};
   for (int i = 0; i < count; ++i) all[i] = from[i];
@@ -77,7 +77,7 @@ requires(std::same_as<T, bfloat16> || std::same_as<T, half>) SLAMB_ALWAYS_INLINE
 
 /// Stores the first `count` of sixteen words of sixteen bits each, and nothing else.
 template <class T>
-SLAMB_ALWAYS_INLINE void store_bits(const words& bits, T* to, int count) {
+SLAMB_ALWAYS_INLINE void store_bits(const u32x16& bits, T* to, int count) {
   T all[lanes];
   store_bits(bits, all);
   for (int i = 0; i < count; ++i) to[i] = all[i];
@@ -85,18 +85,18 @@ SLAMB_ALWAYS_INLINE void store_bits(const words& bits, T* to, int count) {
 
 /// Stores sixteen numbers, or the first `count`, each rounded to the nearest number of the array's type. Finite numbers stay
 /// finite.
-SLAMB_ALWAYS_INLINE void store_floats(const floats& x, float* to) { x.store(to); }
-SLAMB_ALWAYS_INLINE void store_floats(const floats& x, float* to, int count) { x.store(to, count); }
+SLAMB_ALWAYS_INLINE void store_floats(const f32x16& x, float* to) { x.store(to); }
+SLAMB_ALWAYS_INLINE void store_floats(const f32x16& x, float* to, int count) { x.store(to, count); }
 template <std::same_as<bfloat16> T, class... Count>
-SLAMB_ALWAYS_INLINE void store_floats(const floats& x, T* to, Count... count) {
+SLAMB_ALWAYS_INLINE void store_floats(const f32x16& x, T* to, Count... count) {
   store_bits(bfloat16_bits(x), to, count...);
 }
 
 /// Loads sixteen bytes, or `count`. The other lanes become 0.
-SLAMB_ALWAYS_INLINE words load_bytes(const std::uint8_t* from) {
+SLAMB_ALWAYS_INLINE u32x16 load_bytes(const std::uint8_t* from) {
   return load_codes<8>(reinterpret_cast<const std::byte*>(from));
 }
-SLAMB_ALWAYS_INLINE words load_bytes(const std::uint8_t* from, int count) {
+SLAMB_ALWAYS_INLINE u32x16 load_bytes(const std::uint8_t* from, int count) {
   std::uint8_t all[lanes] = {};
   for (int i = 0; i < count; ++i) all[i] = from[i];
   return load_bytes(all);
@@ -112,7 +112,7 @@ SLAMB_ALWAYS_INLINE const void* address_of(const Typed& array, std::size_t i) {
 }
 
 template <typed_array Typed, class... Count>
-SLAMB_ALWAYS_INLINE floats load_typed(const Typed& array, std::size_t i, Count... count) {
+SLAMB_ALWAYS_INLINE f32x16 load_typed(const Typed& array, std::size_t i, Count... count) {
   if (array.type == element_type::bfloat16)
     return load_floats(static_cast<const bfloat16*>(array.address) + i, count...);
   if (array.type == element_type::float16) return load_floats(static_cast<const half*>(array.address) + i, count...);
@@ -149,28 +149,28 @@ struct signed_above {
 /// True if First ≤ |x| < Past in all lanes, compared as bits: NaN is above all numbers.
 template <std::uint32_t First, std::uint32_t Past, class Floats>
 SLAMB_ALWAYS_INLINE bool all_within(const Floats& x) {
-  const words magnitude = as_word(x) & words(0x7FFFFFFFU);
+  const u32x16 magnitude = as_word(x) & u32x16(0x7FFFFFFFU);
 #if defined(__AVX512F__)
-  const words distance = magnitude - words(First), range(Past - First);
+  const u32x16 distance = magnitude - u32x16(First), range(Past - First);
   return _mm512_cmpge_epu32_mask(reinterpret_cast<__m512i>(distance.part[0]),
                                  reinterpret_cast<__m512i>(range.part[0])) == 0;
 #else
   constexpr std::uint32_t shift = First == 0 ? 0U : 0x80000000U;
-  return !any(lanewise<lane_mask>(signed_above{}, magnitude + words(shift - First), words(Past - First + shift - 1)));
+  return !any(lanewise<lane_mask>(signed_above{}, magnitude + u32x16(shift - First), u32x16(Past - First + shift - 1)));
 #endif
 }
 
 // Roundings without the cases that hardly ever occur: NaN, and numbers that would overflow.
 
 template <class Floats>
-SLAMB_ALWAYS_INLINE words quick_nearest_bfloat16_bits(const Floats& x) {
-  const words bits = as_word(x);
+SLAMB_ALWAYS_INLINE u32x16 quick_nearest_bfloat16_bits(const Floats& x) {
+  const u32x16 bits = as_word(x);
   if (!all_within<0U, 0x7F800001U>(x)) [[unlikely]]
     return nearest_bfloat16_bits(x);
-  return (bits + words(0x7FFFU) + ((bits >> 16) & words(1U))) >> 16;
+  return (bits + u32x16(0x7FFFU) + ((bits >> 16) & u32x16(1U))) >> 16;
 }
 template <class Floats>
-SLAMB_ALWAYS_INLINE words quick_stochastic_bfloat16_bits(const Floats& x, const words& draw) {
+SLAMB_ALWAYS_INLINE u32x16 quick_stochastic_bfloat16_bits(const Floats& x, const u32x16& draw) {
   if (!all_within<0U, 0x7F7F0000U>(x)) [[unlikely]]
     return stochastic_bfloat16_bits(x, draw);
   return (as_word(x) + draw) >> 16;
@@ -208,18 +208,18 @@ SLAMB_ALWAYS_INLINE void store_halves(const Floats& x, half* to, int count) {
 
 // Normal halves below 65504 have 13 bits less than floats.
 template <class Floats>
-SLAMB_ALWAYS_INLINE void store_halves_by_chance(const Floats& x, const words& draw, half* to) {
+SLAMB_ALWAYS_INLINE void store_halves_by_chance(const Floats& x, const u32x16& draw, half* to) {
   if (!all_within<0x38800000U, 0x477FE000U>(x)) [[unlikely]]
     return store_bits(stochastic_half_bits(x, draw), to);
-  const words moved = as_word(x) + (draw >> 3);
+  const u32x16 moved = as_word(x) + (draw >> 3);
 #if SLAMB_CONVERTS_HALVES
   store_converted<_MM_FROUND_TO_ZERO>(as_real(moved), to);
 #else
-  store_bits((((moved & words(0x7FFFFFFFU)) - words(0x38000000U)) >> 13) | ((moved >> 16) & words(0x8000U)), to);
+  store_bits((((moved & u32x16(0x7FFFFFFFU)) - u32x16(0x38000000U)) >> 13) | ((moved >> 16) & u32x16(0x8000U)), to);
 #endif
 }
 template <class Floats>
-SLAMB_ALWAYS_INLINE void store_halves_by_chance(const Floats& x, const words& draw, half* to, int count) {
+SLAMB_ALWAYS_INLINE void store_halves_by_chance(const Floats& x, const u32x16& draw, half* to, int count) {
   store_bits(stochastic_half_bits(x, draw), to, count);
 }
 
@@ -234,7 +234,7 @@ SLAMB_ALWAYS_INLINE void store_nearest(const Floats& x, void* array, element_typ
 
 /// Stores to one of the two nearest numbers of sixteen bits, by chance.
 template <class Floats, class... Count>
-SLAMB_ALWAYS_INLINE void store_by_chance(const Floats& x, const words& draw, void* array, element_type type,
+SLAMB_ALWAYS_INLINE void store_by_chance(const Floats& x, const u32x16& draw, void* array, element_type type,
                                          std::size_t i, Count... count) {
   if (type == element_type::bfloat16)
     store_bits(quick_stochastic_bfloat16_bits(x, draw), static_cast<bfloat16*>(array) + i, count...);

@@ -1,4 +1,4 @@
-// Loads and stores the arrays of a tile as `floats`, in the types in which they are stored.
+// Loads and stores the arrays of a tile as `f32x16`, in the types in which they are stored.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ requires(has_draws<Precision>) struct tile_draws<Precision> {
   tile_draws(const View& view, const tile& t) : draws_(view.draws), tensor_(t.segment), first_(t.first) {}
 
   /// Of elements i … i + 15 of the tile; i is a multiple of 16.
-  SLAMB_ALWAYS_INLINE words at(std::size_t i) {
+  SLAMB_ALWAYS_INLINE u32x16 at(std::size_t i) {
     if (i == drawn_) draw();
     return load_codes<16>(bits_ + 2 * (i % size + first_ % rounding_draws::elements_of_counter));
   }
@@ -99,9 +99,9 @@ template <bool Signed, class Draws>
                                    float* value, Draws& draws) {
   using map = dynamic_map<Signed>;
   for (std::uint32_t i = count; i % lanes != 0; ++i) value[i] = 0.0F;
-  words largest(0U);
+  u32x16 largest(0U);
   for (std::uint32_t i = 0; i < count; i += lanes) {
-    const words magnitude = as_word(floats::load(value + i)) & words(0x7FFFFFFFU);
+    const u32x16 magnitude = as_word(f32x16::load(value + i)) & u32x16(0x7FFFFFFFU);
     largest = select(largest < magnitude, magnitude, largest);
   }
   std::uint32_t of_lane[lanes];
@@ -113,10 +113,10 @@ template <bool Signed, class Draws>
     std::fill(codes, codes + count, std::uint8_t{1});
     return;
   }
-  const floats inverse(per_scale(scale));
+  const f32x16 inverse(per_scale(scale));
   alignas(16) std::byte all[code_block];
   for (std::uint32_t i = 0; i < count; i += lanes)
-    store_codes<8>(map::code_of(floats::load(value + i), inverse, draw_for(array, draws.at(first + i))),
+    store_codes<8>(map::code_of(f32x16::load(value + i), inverse, draw_for(array, draws.at(first + i))),
                    count - i < lanes ? all + i : reinterpret_cast<std::byte*>(codes) + i);
   if (const std::uint32_t whole = count - count % lanes; whole < count)
     std::memcpy(codes + whole, all + whole, count - whole);
@@ -147,7 +147,7 @@ struct tile_arrays : tile_pointers<List, Precision> {
                   "slamb: a pass must not write gradients, because they belong to the user");
     static_assert((!std::is_void_v<typename Arrays::stored> && ...),
                   "slamb: a pass cannot write positions, because they are not stored in memory");
-    (store_one(value_of<Arrays, floats>(e), value_of<Arrays, stored_pointer_t<Arrays, Precision>>(*this), i, where...),
+    (store_one(value_of<Arrays, f32x16>(e), value_of<Arrays, stored_pointer_t<Arrays, Precision>>(*this), i, where...),
      ...);
   }
 
@@ -157,43 +157,43 @@ struct tile_arrays : tile_pointers<List, Precision> {
   template <class Array, class Element, class... Where>
   SLAMB_ALWAYS_INLINE void load_one(Element& e, std::size_t i, Where... where) const {
     if constexpr (std::is_same_v<Array, array::position>)
-      e.position = floats(static_cast<float>(this->first_position + i)) + floats::load(numbers_of_lanes);
+      e.position = f32x16(static_cast<float>(this->first_position + i)) + f32x16::load(numbers_of_lanes);
     else
-      value_of<Array, floats>(e) = loaded(value_of<Array, stored_pointer_t<Array, Precision>>(*this), i, where...);
+      value_of<Array, f32x16>(e) = loaded(value_of<Array, stored_pointer_t<Array, Precision>>(*this), i, where...);
   }
 
   template <class... Where>
-  static SLAMB_ALWAYS_INLINE floats loaded(const float* array, std::size_t i, Where... where) {
-    return floats::load(array + i, where...);
+  static SLAMB_ALWAYS_INLINE f32x16 loaded(const float* array, std::size_t i, Where... where) {
+    return f32x16::load(array + i, where...);
   }
   template <class... Where>
-  static SLAMB_ALWAYS_INLINE floats loaded(const scaled_floats& array, std::size_t i, Where... where) {
-    return floats::load(array.address + i, where...) * floats(array.scale);
+  static SLAMB_ALWAYS_INLINE f32x16 loaded(const scaled_floats& array, std::size_t i, Where... where) {
+    return f32x16::load(array.address + i, where...) * f32x16(array.scale);
   }
   template <class... Where>
-  static SLAMB_ALWAYS_INLINE floats loaded(const scaled_numbers& array, std::size_t i, Where... where) {
-    return load_typed(array, i, where...) * floats(array.scale);
+  static SLAMB_ALWAYS_INLINE f32x16 loaded(const scaled_numbers& array, std::size_t i, Where... where) {
+    return load_typed(array, i, where...) * f32x16(array.scale);
   }
   template <typed_array Typed, class... Where>
-  static SLAMB_ALWAYS_INLINE floats loaded(const Typed& array, std::size_t i, Where... where) {
+  static SLAMB_ALWAYS_INLINE f32x16 loaded(const Typed& array, std::size_t i, Where... where) {
     return load_typed(array, i, where...);
   }
   template <class... Where>
-  static SLAMB_ALWAYS_INLINE floats loaded(const bfloat16_numbers& array, std::size_t i, Where... where) {
+  static SLAMB_ALWAYS_INLINE f32x16 loaded(const bfloat16_numbers& array, std::size_t i, Where... where) {
     return load_floats(reinterpret_cast<const bfloat16*>(array.bits) + i, where...);
   }
   template <bool Signed, class... Where>
-  static SLAMB_ALWAYS_INLINE floats loaded(const eight_bit_numbers<Signed>& array, std::size_t i, Where... where) {
-    return dynamic_map<Signed>::template number_of<floats>(load_bytes(array.codes + i, where...)) *
-           floats(array.scales[i / code_block]);
+  static SLAMB_ALWAYS_INLINE f32x16 loaded(const eight_bit_numbers<Signed>& array, std::size_t i, Where... where) {
+    return dynamic_map<Signed>::template number_of<f32x16>(load_bytes(array.codes + i, where...)) *
+           f32x16(array.scales[i / code_block]);
   }
 
   template <class... Where>
-  SLAMB_ALWAYS_INLINE void store_one(const floats& x, float* array, std::size_t i, Where... where) const {
+  SLAMB_ALWAYS_INLINE void store_one(const f32x16& x, float* array, std::size_t i, Where... where) const {
     x.store(array + i, where...);
   }
   template <class... Where>
-  SLAMB_ALWAYS_INLINE void store_one(const floats& x, const typed_parameter& array, std::size_t i,
+  SLAMB_ALWAYS_INLINE void store_one(const f32x16& x, const typed_parameter& array, std::size_t i,
                                      Where... where) const {
     if (array.type == element_type::float32) {
       x.store(static_cast<float*>(array.address) + i, where...);
@@ -203,13 +203,13 @@ struct tile_arrays : tile_pointers<List, Precision> {
     }
   }
   template <class... Where>
-  SLAMB_ALWAYS_INLINE void store_one(const floats& x, const bfloat16_numbers& array, std::size_t i,
+  SLAMB_ALWAYS_INLINE void store_one(const f32x16& x, const bfloat16_numbers& array, std::size_t i,
                                      Where... where) const {
     store_by_chance(x, draw_for(array, draws_.at(i)), array.bits, element_type::bfloat16, i, where...);
   }
   // Waits for the end of the block.
   template <bool Signed, class... Where>
-  SLAMB_ALWAYS_INLINE void store_one(const floats& x, const eight_bit_numbers<Signed>& array, std::size_t i,
+  SLAMB_ALWAYS_INLINE void store_one(const f32x16& x, const eight_bit_numbers<Signed>& array, std::size_t i,
                                      Where... /*where*/) const {
     float* const block = waiting_.of(array);
     x.store(block + i % code_block);

@@ -30,24 +30,24 @@ struct error_array {
 
   // Count… is empty, or the number of lanes in use.
   template <class... Count>
-  SLAMB_ALWAYS_INLINE floats load(std::size_t i, Count... count) const {
+  SLAMB_ALWAYS_INLINE f32x16 load(std::size_t i, Count... count) const {
     return load_floats(first + i, count...);
   }
   template <class... Count>
-  SLAMB_ALWAYS_INLINE void store(const floats& x, std::size_t i, Count... count) const {
+  SLAMB_ALWAYS_INLINE void store(const f32x16& x, std::size_t i, Count... count) const {
     store_floats(x, first + i, count...);
   }
   // A bound of x after it is rounded for storage. The check for a finite square uses it, because an error that was rounded up to
   // a value with an infinite square could never be sent.
-  static SLAMB_ALWAYS_INLINE floats bound(const floats& x) {
-    return std::is_same_v<Storage, float> ? x : x * floats(1.0F + 0x1p-7F);
+  static SLAMB_ALWAYS_INLINE f32x16 bound(const f32x16& x) {
+    return std::is_same_v<Storage, float> ? x : x * f32x16(1.0F + 0x1p-7F);
   }
 };
 template <>
 struct error_array<no_storage> {
   static constexpr bool exists = false;
   error_array(void* /*array*/, std::uint64_t /*offset*/) {}
-  static SLAMB_ALWAYS_INLINE const floats& bound(const floats& x) { return x; }
+  static SLAMB_ALWAYS_INLINE const f32x16& bound(const f32x16& x) { return x; }
 };
 
 inline float load_scale(const std::byte* message, std::uint64_t index) {
@@ -96,18 +96,18 @@ struct tile_codes {
       : message(of_owner), codes(of_owner + codes_at + t.code * bits / 8), scale(t.scale) {}
 
   // The scale of element i: its block's, or the shared one, or 1 if the quantizer has no scale.
-  floats scale_at(const Quantizer& quantizer, std::size_t i) const {
-    if constexpr (Quantizer::scale == segment_scale::none) return floats(1.0F);
+  f32x16 scale_at(const Quantizer& quantizer, std::size_t i) const {
+    if constexpr (Quantizer::scale == segment_scale::none) return f32x16(1.0F);
     if constexpr (has_blocks) {
       const auto block = static_cast<std::uint32_t>(quantizer.block);  // a power of two: a shift instead of a division
-      return floats(read_scale(quantizer, message, scale + (i >> std::countr_zero(block))));
+      return f32x16(read_scale(quantizer, message, scale + (i >> std::countr_zero(block))));
     }
-    return floats(load_scale(message, scale));
+    return f32x16(load_scale(message, scale));
   }
-  SLAMB_ALWAYS_INLINE floats decode(const Quantizer& quantizer, std::size_t i, const floats& its_scale) const {
-    return quantizer.template decode<floats>(load_codes<bits>(codes + i * bits / 8), its_scale);
+  SLAMB_ALWAYS_INLINE f32x16 decode(const Quantizer& quantizer, std::size_t i, const f32x16& its_scale) const {
+    return quantizer.template decode<f32x16>(load_codes<bits>(codes + i * bits / 8), its_scale);
   }
-  SLAMB_ALWAYS_INLINE void store(const words& code, std::size_t i) const {
+  SLAMB_ALWAYS_INLINE void store(const u32x16& code, std::size_t i) const {
     store_codes<bits>(code, codes + i * bits / 8);
   }
 };
@@ -129,11 +129,11 @@ struct tile_active {
   }
   // x, with 0 in inactive lanes. Count… is empty, or the number of lanes in use.
   template <class... Count>
-  SLAMB_ALWAYS_INLINE floats keep(const floats& x, std::uint32_t i, Count... count) const {
+  SLAMB_ALWAYS_INLINE f32x16 keep(const f32x16& x, std::uint32_t i, Count... count) const {
     if constexpr (sizeof...(count) == 0)
-      return bits == nullptr ? x : select(mask_of(bits[i / lanes]), x, floats(0.0F));
+      return bits == nullptr ? x : select(mask_of(bits[i / lanes]), x, f32x16(0.0F));
     else
-      return select(mask_of(at(i, static_cast<std::uint32_t>(count)...)), x, floats(0.0F));
+      return select(mask_of(at(i, static_cast<std::uint32_t>(count)...)), x, f32x16(0.0F));
   }
   // The bits of inactive lanes that announce signals.
   SLAMB_ALWAYS_INLINE std::uint32_t announcing(std::uint32_t i, std::uint32_t count = lanes) const {
@@ -143,11 +143,11 @@ struct tile_active {
   }
   // As keep(), with an announcement in inactive lanes that have a signal.
   template <class... Count>
-  SLAMB_ALWAYS_INLINE floats keep_or_announce(const floats& x, std::uint32_t i, Count... count) const {
-    const floats kept = keep(x, i, count...);
+  SLAMB_ALWAYS_INLINE f32x16 keep_or_announce(const f32x16& x, std::uint32_t i, Count... count) const {
+    const f32x16 kept = keep(x, i, count...);
     const std::uint32_t which = announcing(i, static_cast<std::uint32_t>(count)...);
     if (which == 0) return kept;
-    return select(mask_of(which), select(floats(0.0F) < absolute(x), floats(announcement), floats(0.0F)), kept);
+    return select(mask_of(which), select(f32x16(0.0F) < absolute(x), f32x16(announcement), f32x16(0.0F)), kept);
   }
   std::uint64_t operator()(std::uint32_t begin, std::uint32_t end) const {
     if (bits == nullptr) return end - begin;

@@ -25,13 +25,13 @@ inline namespace SLAMB_SIMD_NAMESPACE {
 template <int Count, int Maxima = 0>
 struct tile_sums {
   double_sum sum[static_cast<std::size_t>(Count == 0 ? 1 : Count)];
-  floats highest[static_cast<std::size_t>(Maxima == 0 ? 1 : Maxima)] = {};
+  f32x16 highest[static_cast<std::size_t>(Maxima == 0 ? 1 : Maxima)] = {};
   lane_mask usable = all_of_lanes();  // lanes in which all squares so far are below the largest float
 
-  SLAMB_ALWAYS_INLINE void add_square(int index, const floats& x) { sum[index].add_square(x); }
-  SLAMB_ALWAYS_INLINE void take_maximum(int index, const floats& x) { highest[index] = maximum(highest[index], x); }
-  SLAMB_ALWAYS_INLINE void check_finite(const floats& x) {
-    usable = usable & (x * x < floats(std::numeric_limits<float>::max()));
+  SLAMB_ALWAYS_INLINE void add_square(int index, const f32x16& x) { sum[index].add_square(x); }
+  SLAMB_ALWAYS_INLINE void take_maximum(int index, const f32x16& x) { highest[index] = maximum(highest[index], x); }
+  SLAMB_ALWAYS_INLINE void check_finite(const f32x16& x) {
+    usable = usable & (x * x < f32x16(std::numeric_limits<float>::max()));
   }
 
   void write(double* results) const {
@@ -56,17 +56,17 @@ struct masked_tile_sums {
   tile_sums<Count, Maxima>& all;
   lane_mask counts;
 
-  SLAMB_ALWAYS_INLINE void add_square(int index, const floats& x) {
-    all.add_square(index, select(counts, x, floats(0.0F)));
+  SLAMB_ALWAYS_INLINE void add_square(int index, const f32x16& x) {
+    all.add_square(index, select(counts, x, f32x16(0.0F)));
   }
   /// Adds the lanes in `others` instead.
-  SLAMB_ALWAYS_INLINE void add_square_of(const lane_mask& others, int index, const floats& x) {
-    all.add_square(index, select(others, x, floats(0.0F)));
+  SLAMB_ALWAYS_INLINE void add_square_of(const lane_mask& others, int index, const f32x16& x) {
+    all.add_square(index, select(others, x, f32x16(0.0F)));
   }
-  SLAMB_ALWAYS_INLINE void take_maximum(int index, const floats& x) {
-    all.take_maximum(index, select(counts, x, floats(0.0F)));
+  SLAMB_ALWAYS_INLINE void take_maximum(int index, const f32x16& x) {
+    all.take_maximum(index, select(counts, x, f32x16(0.0F)));
   }
-  SLAMB_ALWAYS_INLINE void check_finite(const floats& x) { all.check_finite(x); }
+  SLAMB_ALWAYS_INLINE void check_finite(const f32x16& x) { all.check_finite(x); }
 };
 
 /// The sums of a pass.
@@ -98,14 +98,14 @@ template <class Arrays, class Pass, class Constants, class... From>
   sums_of<Pass> sums;
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
-    element_of<Pass, floats> e;
+    element_of<Pass, f32x16> e;
     at.load(typename Pass::reads(), e, i);
     pass(e, constants, sums);
     at.store(typename Pass::writes(), e, i);
   }
   if (const int rest = static_cast<int>(count - i); rest > 0) {
     masked_sums_of<Pass> rest_sums{sums, mask_of((1U << static_cast<unsigned>(rest)) - 1U)};
-    element_of<Pass, floats> e;
+    element_of<Pass, f32x16> e;
     at.load(typename Pass::reads(), e, i, rest);
     pass(e, constants, rest_sums);
     at.store(typename Pass::writes(), e, i, rest);
@@ -156,7 +156,7 @@ struct chunk_selection {
   void clear() { std::fill(std::begin(bits), std::end(bits), std::uint16_t{0}); }
 
   void set_discount(std::uint32_t begin, std::uint32_t past, float value) {
-    for (; begin + lanes <= past; begin += lanes) floats(value).store(discount + begin);
+    for (; begin + lanes <= past; begin += lanes) f32x16(value).store(discount + begin);
     for (; begin < past; ++begin) discount[begin] = value;
   }
 
@@ -285,13 +285,13 @@ struct selected_lane_runner {
   SLAMB_ALWAYS_INLINE void run(std::size_t i, std::uint32_t bits, std::uint32_t active, const float* discount,
                                Count... count) {
     masked_tile_sums<Pass::sums> unsent{sums, mask_of(~bits & active)};
-    selected_lanes<floats, lane_mask> lane{mask_of(bits), {}};
-    if constexpr (Pass::needs_discount) lane.discount = floats::load(discount);
-    element_of<Pass, floats> e;
+    selected_lanes<f32x16, lane_mask> lane{mask_of(bits), {}};
+    if constexpr (Pass::needs_discount) lane.discount = f32x16::load(discount);
+    element_of<Pass, f32x16> e;
     at.load(typename Pass::reads(), e, i, count...);
     if constexpr (Pass::receives) e.exchanged = unpack(bits, payload.plane[0] + cursor);
     if constexpr (requires { Pass::receives_compression_error; })
-      e.compression_error = payload.plane[1] == nullptr ? floats(0.0F) : unpack(bits, payload.plane[1] + cursor);
+      e.compression_error = payload.plane[1] == nullptr ? f32x16(0.0F) : unpack(bits, payload.plane[1] + cursor);
     pass(e, lane, constants, unsent);
     pack_into_planes(typename Pass::packs(), bits, e);
     at.store(typename Pass::writes(), e, i, count...);
@@ -303,7 +303,7 @@ struct selected_lane_runner {
   SLAMB_ALWAYS_INLINE void pack_into_planes(arrays<Arrays...> /*packs*/, [[maybe_unused]] std::uint32_t bits,
                                             [[maybe_unused]] const Element& e) {
     [[maybe_unused]] std::size_t plane = 0;
-    (pack(bits, value_of<Arrays, floats>(e), payload.plane[plane++] + cursor), ...);
+    (pack(bits, value_of<Arrays, f32x16>(e), payload.plane[plane++] + cursor), ...);
   }
 };
 

@@ -168,7 +168,7 @@ inline void fill_uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t
     random_bytes(seed, stream, (first + begin) / 8, bits);
     const std::uint32_t part = std::min(chunk, count - begin);
     for (std::uint32_t i = 0; i < part; i += lanes) {
-      const floats numbers = to_real(load_codes<16>(bits + 2 * i)) * floats(0x1p-16F) + floats(0x1p-17F);
+      const f32x16 numbers = to_real(load_codes<16>(bits + 2 * i)) * f32x16(0x1p-16F) + f32x16(0x1p-17F);
       if (part - i >= lanes) {
         numbers.store(to + begin + i);
       } else {

@@ -39,7 +39,7 @@ SLAMB_DECL void two_phase_tables::plan(optimizer_core& core, std::uint64_t tiles
   plan(core, averaged_, averaged_at_, most_scales);
 }
 
-SLAMB_DECL void two_phase_tables::plan(optimizer_core& core, scale_lists& lists, scale_regions& at,
+SLAMB_DECL void two_phase_tables::plan(optimizer_core& core, host_scale_table& lists, planned_scale_table& at,
                                        std::uint64_t most) {
   reserve_table(core, lists.groups, at.groups, most);
   reserve_table(core, lists.tiles, at.tiles, most);
@@ -54,7 +54,8 @@ SLAMB_DECL void two_phase_tables::upload(optimizer_core& core) const {
   upload(core, averaged_, averaged_at_);
 }
 
-SLAMB_DECL void two_phase_tables::upload(optimizer_core& core, const scale_lists& lists, const scale_regions& at) {
+SLAMB_DECL void two_phase_tables::upload(optimizer_core& core, const host_scale_table& lists,
+                                         const planned_scale_table& at) {
   copy_table(core, lists.groups, at.groups);
   copy_table(core, lists.tiles, at.tiles);
   copy_table(core, lists.places, at.places);
@@ -76,8 +77,8 @@ SLAMB_DECL scale_table two_phase_tables::averaged_scales(const optimizer_core& c
   return table(core, averaged_, averaged_at_);
 }
 
-SLAMB_DECL scale_table two_phase_tables::table(const optimizer_core& core, const scale_lists& lists,
-                                               const scale_regions& at) noexcept {
+SLAMB_DECL scale_table two_phase_tables::table(const optimizer_core& core, const host_scale_table& lists,
+                                               const planned_scale_table& at) noexcept {
   return {core.memory.view(at.groups).data(), core.memory.view(at.tiles).data(), core.memory.view(at.places).data(),
           lists.groups.size()};
 }
@@ -85,7 +86,7 @@ SLAMB_DECL scale_table two_phase_tables::table(const optimizer_core& core, const
 SLAMB_DECL void two_phase_tables::place_tiles(const wire_layout& wire, std::vector<wire_tile>& placed) {
   for (const wire_piece& piece : wire.pieces())
     for (std::uint64_t done = 0; done < piece.count; done += layout::tile_size) {
-      const std::uint64_t blocks = wire.scales().of == scale_groups::blocks ? done / wire.scales().block : 0;
+      const std::uint64_t blocks = wire.scales().of == scale_granularity::blocks ? done / wire.scales().block : 0;
       placed.push_back({piece.code + done, piece.scale + blocks, piece.owner});
     }
 }

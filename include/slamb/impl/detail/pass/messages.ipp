@@ -4,10 +4,10 @@
 
 namespace slamb::detail {
 
-SLAMB_DECL void scale_lists::assign_sent(const wire_layout& wire) {
+SLAMB_DECL void host_scale_table::assign_sent(const wire_layout& wire) {
   clear();
   if (!has_shared_scales(wire)) return;
-  const bool fused = wire.scales().of == scale_groups::fused;
+  const bool fused = wire.scales().of == scale_granularity::fused;
   const std::uint64_t message = wire.message_bytes() / sizeof(float);
   if (fused) {
     begin();
@@ -29,8 +29,8 @@ SLAMB_DECL void scale_lists::assign_sent(const wire_layout& wire) {
   end();
 }
 
-SLAMB_DECL void scale_lists::assign_averaged(const wire_layout& wire, std::span<const wire_tile> placed,
-                                             std::span<const std::size_t> own) {
+SLAMB_DECL void host_scale_table::assign_averaged(const wire_layout& wire, std::span<const wire_tile> placed,
+                                                  std::span<const std::size_t> own) {
   clear();
   if (!has_shared_scales(wire)) return;
   for (std::size_t i = 0; i < own.size(); ++i) {

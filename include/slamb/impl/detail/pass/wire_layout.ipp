@@ -6,13 +6,13 @@
 
 namespace slamb::detail {
 
-SLAMB_DECL void wire_layout::assign(std::span<const wire_tensor> tensors, int ranks, scale_groups scales, int bits,
+SLAMB_DECL void wire_layout::assign(std::span<const wire_tensor> tensors, int ranks, scale_granularity scales, int bits,
                                     chunks_of chunks) {
   ranks_ = static_cast<std::uint64_t>(ranks);
   scales_ = scales;
   chunks_ = chunks;
   elements_ = dense_elements_ = codes_ = 0;
-  std::uint64_t scale_count = scales.of == scale_groups::none ? 0 : 1;
+  std::uint64_t scale_count = scales.of == scale_granularity::none ? 0 : 1;
   pieces_.clear();
   pieces_.reserve(chunks == chunks_of::each_tensor ? tensors.size() : tensors.size() + ranks_);
   ends_.assign(ranks_, {});
@@ -47,9 +47,9 @@ SLAMB_DECL void wire_layout::cut(std::uint32_t tensor, std::uint64_t size, std::
     const std::uint64_t count = std::min(size - first, (owner + 1) * chunk - (before + first));
     end& message = ends_[owner];
     pieces_.push_back({{tensor, first, count}, static_cast<std::uint32_t>(owner), message.codes, 0});
-    if (scales_.of != scale_groups::none) pieces_.back().scale = first_scale() + message.scales;
-    if (scales_.of == scale_groups::per_tensor) ++message.scales;
-    if (scales_.of == scale_groups::blocks) message.scales += (count + scales_.block - 1) / scales_.block;
+    if (scales_.of != scale_granularity::none) pieces_.back().scale = first_scale() + message.scales;
+    if (scales_.of == scale_granularity::per_tensor) ++message.scales;
+    if (scales_.of == scale_granularity::blocks) message.scales += (count + scales_.block - 1) / scales_.block;
     message.codes += padded(count, code_unit);
     first += count;
   }

@@ -13,7 +13,7 @@
 
 namespace slamb::detail {
 
-SLAMB_DECL std::string rank_place::text_of(int at, int local) const {
+SLAMB_DECL std::string rank_id::text_of(int at, int local) const {
   std::string all = "rank " + std::to_string(at) + " of " + std::to_string(size);
   if (in_nodes) all += ", local rank " + std::to_string(local) + " of " + std::to_string(local_size);
   return all;
@@ -88,66 +88,66 @@ SLAMB_DECL void synchronize_before_throwing(const summing_ranks& ranks) noexcept
 }
 
 SLAMB_DECL void consistency_check::add(std::string name, double value, const char* remedy) {
-  facts_.push_back({std::move(name), std::bit_cast<std::uint64_t>(value), fact::number, remedy});
+  fields_.push_back({std::move(name), std::bit_cast<std::uint64_t>(value), field::number, remedy});
 }
 
 SLAMB_DECL void consistency_check::add_float(std::string name, float value, const char* remedy) {
-  facts_.push_back({std::move(name), std::bit_cast<std::uint64_t>(static_cast<double>(value)), fact::real, remedy});
+  fields_.push_back({std::move(name), std::bit_cast<std::uint64_t>(static_cast<double>(value)), field::real, remedy});
 }
 
 SLAMB_DECL void consistency_check::add_word(std::string name, std::uint64_t word, const char* remedy) {
-  facts_.push_back({std::move(name), word, fact::word, remedy});
+  fields_.push_back({std::move(name), word, field::word, remedy});
 }
 
 SLAMB_DECL void consistency_check::add_hash(std::string name, std::uint64_t word, const char* remedy) {
-  facts_.push_back({std::move(name), word, fact::secret, remedy});
+  fields_.push_back({std::move(name), word, field::secret, remedy});
 }
 
 SLAMB_DECL void consistency_check::require(const summing_ranks& ranks) const {
   if (ranks.size == 1) return;
   std::string names;
-  for (const fact& f : facts_) names += f.name + '\n';
-  const std::array<fact, 3> head{
-      {{"the optimizer or its policies", kind_, fact::secret},
-       {"the number of tensors", tensors_, fact::word},
-       {"the settings that the optimizer's policies describe", hash_of(names), fact::secret}}};
+  for (const field& f : fields_) names += f.name + '\n';
+  const std::array<field, 3> head{
+      {{"the optimizer or its policies", kind_, field::secret},
+       {"the number of tensors", tensors_, field::word},
+       {"the settings that the optimizer's policies describe", hash_of(names), field::secret}}};
   compare(ranks, head);
   std::uint64_t all = hash_of_nothing;
-  for (const fact& f : facts_) all = hash_with(all, f.bits);
-  if (!agree(ranks, {"the hash of all facts", all, fact::secret}))
-    compare(ranks, facts_);  // throws the error that names the difference
+  for (const field& f : fields_) all = hash_with(all, f.bits);
+  if (!agree(ranks, {"the hash of all fields", all, field::secret}))
+    compare(ranks, fields_);  // throws the error that names the difference
 }
 
-SLAMB_DECL rank_table consistency_check::table_of(const summing_ranks& ranks, std::span<const fact> facts) {
+SLAMB_DECL rank_table consistency_check::table_of(const summing_ranks& ranks, std::span<const field> fields) {
   std::vector<std::uint64_t> own;
-  for (const fact& f : facts) own.push_back(f.bits);
+  for (const field& f : fields) own.push_back(f.bits);
   return {ranks, own};
 }
 
-SLAMB_DECL void consistency_check::compare(const summing_ranks& ranks, std::span<const fact> facts) {
-  const rank_table said = table_of(ranks, facts);
-  for (std::size_t i = 0; i < facts.size(); ++i)
+SLAMB_DECL void consistency_check::compare(const summing_ranks& ranks, std::span<const field> fields) {
+  const rank_table table = table_of(ranks, fields);
+  for (std::size_t i = 0; i < fields.size(); ++i)
     for (std::size_t r = 1; r < static_cast<std::size_t>(ranks.size); ++r)
-      if (said.sent_word(r, i) != said.sent_word(0, i)) {
+      if (table.sent_word(r, i) != table.sent_word(0, i)) {
         synchronize_before_throwing(ranks);
-        reject(facts[i], said.sent_word(0, i), r, said.sent_word(r, i));
+        reject(fields[i], table.sent_word(0, i), r, table.sent_word(r, i));
       }
 }
 
-SLAMB_DECL bool consistency_check::agree(const summing_ranks& ranks, const fact& f) {
-  const rank_table said = table_of(ranks, {&f, 1});
+SLAMB_DECL bool consistency_check::agree(const summing_ranks& ranks, const field& f) {
+  const rank_table table = table_of(ranks, {&f, 1});
   for (std::size_t r = 1; r < static_cast<std::size_t>(ranks.size); ++r)
-    if (said.sent_word(r, 0) != said.sent_word(0, 0)) return false;
+    if (table.sent_word(r, 0) != table.sent_word(0, 0)) return false;
   return true;
 }
 
-SLAMB_DECL void consistency_check::reject(const fact& f, std::uint64_t at_0, std::size_t r, std::uint64_t at_r) {
+SLAMB_DECL void consistency_check::reject(const field& f, std::uint64_t at_0, std::size_t r, std::uint64_t at_r) {
   const auto text = [&f](std::uint64_t bits) {
-    if (f.shown_as == fact::number) return to_text(std::bit_cast<double>(bits));
-    if (f.shown_as == fact::real) return to_text(static_cast<float>(std::bit_cast<double>(bits)));
+    if (f.shown_as == field::number) return to_text(std::bit_cast<double>(bits));
+    if (f.shown_as == field::real) return to_text(static_cast<float>(std::bit_cast<double>(bits)));
     return std::to_string(bits);
   };
-  const std::string where = f.shown_as == fact::secret
+  const std::string where = f.shown_as == field::secret
                                 ? " (rank 0 and rank " + std::to_string(r) + ")"
                                 : ": " + text(at_0) + " on rank 0, " + text(at_r) + " on rank " + std::to_string(r);
   throw rank_mismatch_error("slamb: ranks differ in " + f.name + where + "; " + f.remedy);

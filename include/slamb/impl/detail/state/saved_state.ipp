@@ -102,7 +102,7 @@ T read_from(const byte_source& from, std::uint64_t first) {
 
 SLAMB_DECL void save_parts(const backend_memory& memory, const state_kind& kind, const state_owner& owner,
                            const std::function<void(const state_visitor&)>& visit_parts, const byte_sink& to,
-                           const save_options& options, const state_summary& facts) {
+                           const save_options& options, const state_summary& summary) {
   state_header header{.kind = kind.hash(),
                       .rank = static_cast<std::uint64_t>(owner.rank),
                       .world = static_cast<std::uint64_t>(owner.world),
@@ -122,7 +122,7 @@ SLAMB_DECL void save_parts(const backend_memory& memory, const state_kind& kind,
     header.bytes += sizeof(part_header) + padded(part.size());
   });
   state_writer all(to, header.bytes);
-  const std::string text = text_of_state(kind, header, facts);
+  const std::string text = text_of_state(kind, header, summary);
   all.add(std::as_bytes(std::span(text)));
   all.add(bytes_of(std::as_const(header)));
   visit_saved([&](std::string_view name, std::span<const std::byte> part) {
@@ -301,13 +301,13 @@ class saved_state {
 SLAMB_DECL void restore_parts(const backend_memory& memory, const state_kind& kind, const state_owner& owner,
                               const byte_source& from, const restore_options& options,
                               const std::function<void(const state_visitor&)>& visit_parts, bool& is_restoring,
-                              const std::function<void()>& go_on) {
+                              const std::function<void()>& on_restored) {
   saved_state saved(from, kind, options);
   saved.require_fits(owner.rank, owner.world, visit_parts);
   memory.wait(owner.waiter);  // a copy from memory that is not pinned may wait for the stream
   is_restoring = true;
   saved.restore(memory, visit_parts);
-  go_on();
+  on_restored();
   is_restoring = false;
 }
 

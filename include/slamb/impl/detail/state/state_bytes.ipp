@@ -41,14 +41,14 @@ SLAMB_DECL std::string readable_type(std::string_view name) {
   return text;
 }
 
-SLAMB_DECL std::string text_of_state(const state_kind& kind, const state_header& header, const state_summary& facts) {
+SLAMB_DECL std::string text_of_state(const state_kind& kind, const state_header& header, const state_summary& summary) {
   const auto line = [](const char* name, const std::string& value) { return std::string(name) + value + '\n'; };
   const auto number = [](std::uint64_t value) { return std::to_string(value); };
   const std::string first = "slamb saved state, format 2\n" + line("optimizer   ", std::string(kind.recipe));
   const std::string rest =
       line("rank        ", number(header.rank) + " of " + number(header.world)) +
-      line("step        ", number(facts.step)) +
-      line("tensors     ", number(facts.tensors) + ", of " + number(facts.elements) + " elements") +
+      line("step        ", number(summary.step)) +
+      line("tensors     ", number(summary.tensors) + ", of " + number(summary.elements) + " elements") +
       line("parameters  ", header.saved_copies == state_header::parameters ? "saved"
                            : header.saved_copies == state_header::masters  ? "master copies saved"
                                                                            : "not saved") +

@@ -61,70 +61,72 @@ class difference_of_ranks {
       "a collective of the Communicator has returned other bits on one rank than on another";
 
   void require(const summing_ranks& ranks, void (difference_of_ranks::*describe)(consistency_check&) const) const {
-    consistency_check facts("", 0);
-    (this->*describe)(facts);
-    facts.require(ranks);
+    consistency_check fields("", 0);
+    (this->*describe)(fields);
+    fields.require(ranks);
   }
 
-  void describe_call(consistency_check& facts) const {
-    facts.add_word("the number of their step", record_.taken + 1, of_one_run);
-    facts.add_hash("the call that they make", static_cast<std::uint64_t>(call_), of_same_calls);
-    facts.add_hash("whether all ranks must have the same parameters now", has_equal_parameters_ ? 1 : 0, of_same_calls);
+  void describe_call(consistency_check& fields) const {
+    fields.add_word("the number of their step", record_.taken + 1, of_one_run);
+    fields.add_hash("the call that they make", static_cast<std::uint64_t>(call_), of_same_calls);
+    fields.add_hash("whether all ranks must have the same parameters now", has_equal_parameters_ ? 1 : 0,
+                    of_same_calls);
   }
-  void describe_rates(consistency_check& facts) const {
+  void describe_rates(consistency_check& fields) const {
     const std::vector<double> of_group = core_.rates.read(core_.on(), core_.ranks);
     for (std::size_t i = 0; i < of_group.size(); ++i)
       if (core_.rates.has_tensors(i))
-        facts.add_float("the learning rate of group " + std::to_string(i), static_cast<float>(of_group[i]),
-                        "step() must be given the same learning rates on all ranks");
+        fields.add_float("the learning rate of group " + std::to_string(i), static_cast<float>(of_group[i]),
+                         "step() must be given the same learning rates on all ranks");
   }
-  void describe_gradients(consistency_check& facts) const {
+  void describe_gradients(consistency_check& fields) const {
     for (std::size_t i = 0; i < core_.tensors.segments().size(); ++i)
-      facts.add_word("the number of gradients of tensor " + std::to_string(i),
-                     std::as_const(core_.tensors).segments()[i].has_gradient ? 1 : 0,
-                     "a gradient must be null on all ranks or on none");
+      fields.add_word("the number of gradients of tensor " + std::to_string(i),
+                      std::as_const(core_.tensors).segments()[i].has_gradient ? 1 : 0,
+                      "a gradient must be null on all ranks or on none");
   }
-  void describe_options(consistency_check& facts) const {
+  void describe_options(consistency_check& fields) const {
     constexpr const char* remedy = "all ranks must change their options alike";
-    for (const auto& [name, value] : core_.coefficients()) facts.add(name, value, remedy);
+    for (const auto& [name, value] : core_.coefficients()) fields.add(name, value, remedy);
     for (std::size_t i = 0; i < core_.tensors.segments().size(); ++i)
-      facts.add_float("the weight decay of tensor " + std::to_string(i),
-                      std::as_const(core_.tensors).segments()[i].weight_decay, remedy);
+      fields.add_float("the weight decay of tensor " + std::to_string(i),
+                       std::as_const(core_.tensors).segments()[i].weight_decay, remedy);
   }
-  void describe_parameters(consistency_check& facts) const {
+  void describe_parameters(consistency_check& fields) const {
     const std::vector<std::uint64_t> of_tensor = hashes_of_parameters();
     for (std::size_t i = 0; i < of_tensor.size(); ++i)
-      facts.add_hash("the parameters of tensor " + std::to_string(i), of_tensor[i],
-                     "start all ranks with the same parameters, for example by broadcast_parameters()");
+      fields.add_hash("the parameters of tensor " + std::to_string(i), of_tensor[i],
+                      "start all ranks with the same parameters, for example by broadcast_parameters()");
   }
-  void describe_anchor(consistency_check& facts) const {
+  void describe_anchor(consistency_check& fields) const {
     const std::vector<std::uint64_t> of_tensor = hashes(fingerprint_of_anchor{});
     for (std::size_t i = 0; i < of_tensor.size(); ++i)
-      facts.add_hash("the parameters of tensor " + std::to_string(i) + " after their last exchange", of_tensor[i],
-                     of_collectives);
+      fields.add_hash("the parameters of tensor " + std::to_string(i) + " after their last exchange", of_tensor[i],
+                      of_collectives);
   }
-  void describe_selection(consistency_check& facts) const {
+  void describe_selection(consistency_check& fields) const {
     const bool has_been_noted = record_.agreement.of(hashed_values::selection).is_of(record_.taken + 1);
-    facts.add_hash(
+    fields.add_hash(
         "the elements that the compressor selects",
         has_been_noted ? record_.agreement.of(hashed_values::selection).word : 0,
         "set the same mask for explicit_mask on all ranks; a sparsifier's selection must not depend on the rank");
   }
-  void describe_payload(consistency_check& facts) const {
+  void describe_payload(consistency_check& fields) const {
     const bool has_been_noted = record_.agreement.of(hashed_values::payload).is_of(record_.taken);
-    facts.add_hash("the values that they received in step " + std::to_string(record_.taken),
-                   has_been_noted ? record_.agreement.of(hashed_values::payload).word : 0, of_collectives);
+    fields.add_hash("the values that they received in step " + std::to_string(record_.taken),
+                    has_been_noted ? record_.agreement.of(hashed_values::payload).word : 0, of_collectives);
   }
-  void describe_run(consistency_check& facts) const {
-    facts.add_hash("the history of their earlier steps", record_.agreement.run_hash,
-                   "load states that were saved after the same step of the same run; if no state was loaded, a "
-                   "collective of the Communicator has returned other bits on one rank than on another");
+  void describe_run(consistency_check& fields) const {
+    fields.add_hash("the history of their earlier steps", record_.agreement.run_hash,
+                    "load states that were saved after the same step of the same run; if no state was loaded, a "
+                    "collective of the Communicator has returned other bits on one rank than on another");
   }
   // For a step that a device has skipped some steps ago.
-  void describe_difference(consistency_check& facts) const {
-    facts.add_hash("the learning rates or the parameters of step " + std::to_string(record_.taken + 1) +
-                       ", which has not been taken",
-                   record_.agreement.diverged_fingerprint, "step() must be given the same learning rates on all ranks");
+  void describe_difference(consistency_check& fields) const {
+    fields.add_hash("the learning rates or the parameters of step " + std::to_string(record_.taken + 1) +
+                        ", which has not been taken",
+                    record_.agreement.diverged_fingerprint,
+                    "step() must be given the same learning rates on all ranks");
   }
 
   std::vector<std::uint64_t> hashes_of_parameters() const { return hashes(fingerprint_of_parameters{}); }

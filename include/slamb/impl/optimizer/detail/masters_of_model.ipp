@@ -13,7 +13,7 @@
 namespace slamb::detail {
 
 SLAMB_DECL void masters_of_model::plan(optimizer_core& core) {
-  if (!core.on().facts().takes_types || core.on().facts().rounds_by_chance) return;
+  if (!core.on().properties().takes_types || core.on().properties().rounds_by_chance) return;
   std::uint64_t elements = 0;
   for (segment& s : core.tensors.segments()) {
     s.keeps_master = s.data_type != element_type::float32 && s.master == nullptr;
@@ -22,14 +22,14 @@ SLAMB_DECL void masters_of_model::plan(optimizer_core& core) {
   kept_ = core.memory.plan<float>("master copies", elements);
 }
 
-SLAMB_DECL void masters_of_model::place(const arena& memory, layout& tensors) const {
+SLAMB_DECL void masters_of_model::assign_memory(const arena& memory, layout& tensors) const {
   float* next = memory.view(kept_).data();
   for (segment& s : tensors.segments())
     if (s.keeps_master) next = (s.master = next) + layout::padded(s.size);
 }
 
 SLAMB_DECL void masters_of_model::reload(const optimizer_core& core) const {
-  if (!core.on().facts().takes_types) return;
+  if (!core.on().properties().takes_types) return;
   const any_view all = core.unskipped_view();
   const std::span<const segment> segments = core.tensors.segments();
   for (std::size_t i = 0; i < segments.size(); ++i)
@@ -42,7 +42,7 @@ SLAMB_DECL void masters_of_model::reload_before_step(const optimizer_core& core)
 }
 
 SLAMB_DECL void masters_of_model::round(const optimizer_core& core) const {
-  if (!core.on().facts().takes_types) return;
+  if (!core.on().properties().takes_types) return;
   const any_view all = core.unskipped_view();
   const std::span<const segment> segments = core.tensors.segments();
   for (std::size_t i = 0; i < segments.size(); ++i)

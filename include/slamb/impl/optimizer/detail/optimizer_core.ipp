@@ -58,21 +58,22 @@ SLAMB_DECL std::span<float> optimizer_core::floats_of(region<std::byte> buffer) 
   return {reinterpret_cast<float*>(memory.view(buffer).data()) + sum_header::floats, tensors.elements()};
 }
 
-SLAMB_DECL void optimizer_core::allocate(consistency_check facts, byte_collectives called) {
-  describe_tensors(tensors, facts);
-  if (on_->facts().has_draws)
-    facts.add_word(on_->facts().rounds_by_chance ? "the seed of stochastic_rounding" : "the seed of master_copies",
-                   on_->facts().seed);
+SLAMB_DECL void optimizer_core::allocate(consistency_check fields, byte_collectives called) {
+  describe_tensors(tensors, fields);
+  if (on_->properties().has_draws)
+    fields.add_word(
+        on_->properties().rounds_by_chance ? "the seed of stochastic_rounding" : "the seed of master_copies",
+        on_->properties().seed);
   if (sums_.count == 0) plan_sums(0);
   segments_ = memory.plan<segment>("tables", tensors.segments().size());
   tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
   first_tile_ = memory.plan<std::size_t>("tables", tensors.first_tiles().size());
   local.plan(*this);
   scales.plan_memory(memory, tensors);
-  require_consistent_ranks(facts, ranks.wrapped(), *on_, called);
+  require_consistent_ranks(fields, ranks.wrapped(), *on_, called);
   memory.allocate(memory_source());
   on_->clear(memory.bytes());
-  masters.place(memory, tensors);
+  masters.assign_memory(memory, tensors);
   on_->upload(std::as_const(tensors).segments(), memory.view(segments_));
   local.start(*this, memory.view(segments_));
   on_->upload(tensors.tiles(), memory.view(tiles_));
@@ -122,12 +123,12 @@ SLAMB_DECL void optimizer_core::end_taken_step() {
   is_captured() ? count_.invalidate() : count_.add_taken();
 }
 
-SLAMB_DECL std::uint64_t optimizer_core::this_step(const char* needed_for) {
+SLAMB_DECL std::uint64_t optimizer_core::next_step_number(const char* needed_for) {
   require_no_capture(needed_for);
   return count_.next([this] { return steps(); });
 }
 
-SLAMB_DECL bool optimizer_core::holds_at_this_step(function_ref<bool(std::uint64_t)> holds, const char* needed_for) {
+SLAMB_DECL bool optimizer_core::holds_at_next_step(function_ref<bool(std::uint64_t)> holds, const char* needed_for) {
   require_no_capture(needed_for);
   return count_.holds_at_next(holds, [this] { return steps(); });
 }
@@ -231,7 +232,7 @@ SLAMB_DECL any_view optimizer_core::whole_view() const noexcept {
                 .gradient_scale = local.is_active() ? nullptr : input_scale(),
                 .skip = &record()->skip}};
   all.scales = scales.at(memory);
-  all.draws = {.seed = on_->facts().seed, .steps = &record()->taken};
+  all.draws = {.seed = on_->properties().seed, .steps = &record()->taken};
   return all;
 }
 
@@ -332,21 +333,21 @@ SLAMB_DECL void require_room_for_state(const layout& tensors, const allocator& m
   state.allocate(memory);
 }
 
-SLAMB_DECL void describe_tensors(const layout& tensors, consistency_check& facts) {
+SLAMB_DECL void describe_tensors(const layout& tensors, consistency_check& fields) {
   for (std::size_t i = 0; i < tensors.segments().size(); ++i) {
     const segment& s = tensors.segments()[i];
     const std::string tensor = "tensor " + std::to_string(i);
-    facts.add_word("the size of " + tensor, s.size);
-    facts.add_word("the bytes of a parameter of " + tensor, size_of(s.data_type));
-    facts.add_float("the weight decay of " + tensor, s.weight_decay);
-    facts.add_float("the learning-rate factor of " + tensor, s.learning_rate_factor);
-    facts.add_word("the group of " + tensor, s.group);
-    facts.add_word("the option adapt of " + tensor, s.adapt ? 1 : 0);
-    facts.add_word("whether " + tensor + " has at most one dimension", s.one_dimensional ? 1 : 0);
-    facts.add_word("the option compress of " + tensor, s.dense ? 0 : 1);  // SLAMB derives it from the facts above
-    facts.add_word("the number of rows of " + tensor, s.rows.size());     // 0: the option is not set
-    facts.add_hash("the rows of " + tensor + " that take part",
-                   hash_of({reinterpret_cast<const char*>(s.rows.data()), s.rows.size()}));
+    fields.add_word("the size of " + tensor, s.size);
+    fields.add_word("the bytes of a parameter of " + tensor, size_of(s.data_type));
+    fields.add_float("the weight decay of " + tensor, s.weight_decay);
+    fields.add_float("the learning-rate factor of " + tensor, s.learning_rate_factor);
+    fields.add_word("the group of " + tensor, s.group);
+    fields.add_word("the option adapt of " + tensor, s.adapt ? 1 : 0);
+    fields.add_word("whether " + tensor + " has at most one dimension", s.one_dimensional ? 1 : 0);
+    fields.add_word("the option compress of " + tensor, s.dense ? 0 : 1);  // SLAMB derives it from the fields above
+    fields.add_word("the number of rows of " + tensor, s.rows.size());     // 0: the option is not set
+    fields.add_hash("the rows of " + tensor + " that take part",
+                    hash_of({reinterpret_cast<const char*>(s.rows.data()), s.rows.size()}));
   }
 }
 

@@ -20,7 +20,7 @@ SLAMB_DECL void for_each_piece_of_parameters(
     const optimizer_core& core, std::span<float> buffer,
     function_ref<void(any_view& pieces, const tile_range& tiles, std::span<float> values)> visit) {
   any_view pieces = core.unskipped_view();
-  if (core.on().facts().rounds_by_chance) pieces.draws.use = rounding_draws::of_average;
+  if (core.on().properties().rounds_by_chance) pieces.draws.use = rounding_draws::of_average;
   pieces.exchanged = buffer.data();
   for_each_piece(
       core.tensors.tiles().size(), buffer.size(), [&](std::size_t i) { return core.tensors.tiles()[i].count; },

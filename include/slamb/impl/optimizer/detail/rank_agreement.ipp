@@ -68,7 +68,7 @@ SLAMB_DECL void require_rank(int rank, int size) {
 
 SLAMB_DECL void host_ranks::in_backend(std::span<std::byte> values,
                                        function_ref<void(std::span<std::byte>)> call) const {
-  if (on_.facts().is_synchronous) return call(values);
+  if (on_.properties().is_synchronous) return call(values);
   arena copy;
   const region<std::byte> planned = copy.plan<std::byte>("comparison", values.size());
   copy.allocate(on_.memory_source());
@@ -109,13 +109,13 @@ SLAMB_DECL summing_ranks host_ranks::all() const {
           })};
 }
 
-SLAMB_DECL void host_ranks::require_sums() const { require_right_results(sums_on_trial(place())); }
+SLAMB_DECL void host_ranks::require_sums() const { require_right_results(sums_on_trial(id())); }
 
 SLAMB_DECL void host_ranks::require_bytes(byte_collectives called) const {
-  require_right_results(bytes_on_trial(place(), called.of_codes, called.of_choices));
+  require_right_results(bytes_on_trial(id(), called.of_codes, called.of_choices));
 }
 
-SLAMB_DECL rank_place host_ranks::place() const {
+SLAMB_DECL rank_id host_ranks::id() const {
   return {ranks_.rank(), ranks_.size(), ranks_.local_rank(), ranks_.local_size(), ranks_.joins_nodes()};
 }
 
@@ -140,16 +140,16 @@ SLAMB_DECL void host_ranks::require_right_results(const std::vector<probe>& call
   const auto make_one = [this](const probe& p, std::span<std::byte> memory) {
     in_backend(memory, [this, &p](std::span<std::byte> there) { make(p, there); });
   };
-  detail::require_right_results(calls, place(), make_one, all(),
+  detail::require_right_results(calls, id(), make_one, all(),
                                 [this](const std::string& reason) { ranks_.abort(reason); });
 }
 
-SLAMB_DECL void require_consistent_ranks(const consistency_check& facts, collectives& ranks, const machine& on,
+SLAMB_DECL void require_consistent_ranks(const consistency_check& fields, collectives& ranks, const machine& on,
                                          byte_collectives called) {
   const host_ranks all(ranks, on);
   if (ranks.joins_nodes()) require_equal_nodes(all.in_node(), all.inter_node());
   all.require_sums();
-  facts.require(all.all());
+  fields.require(all.all());
   all.require_bytes(called);
 }
 
@@ -192,10 +192,10 @@ SLAMB_DECL void rank_agreement::compare_in_call(optimizer_core& core, comparing_
 
 SLAMB_DECL void rank_agreement::require_same_root(optimizer_core& core, int root) const {
   if (!core.has_peers()) return;
-  consistency_check facts("", 0);
-  facts.add_word("the rank that they pass to broadcast_parameters()", static_cast<std::uint64_t>(root),
-                 "all ranks must pass the same rank");
-  facts.require(host_ranks(core.ranks.wrapped(), core.on()).all());
+  consistency_check fields("", 0);
+  fields.add_word("the rank that they pass to broadcast_parameters()", static_cast<std::uint64_t>(root),
+                  "all ranks must pass the same rank");
+  fields.require(host_ranks(core.ranks.wrapped(), core.on()).all());
 }
 
 SLAMB_DECL void rank_agreement::hash_payload(optimizer_core& core, const payload_view& payload) const {
@@ -229,7 +229,7 @@ SLAMB_DECL void rank_agreement::compare_next() noexcept {
 
 SLAMB_DECL void rank_agreement::forget_difference(optimizer_core& core, bool is_other_run) {
   core.on().invoke({::slamb::detail::forget_difference{core.record(), is_other_run}});
-  is_asked_ = false;
+  readback_pending_ = false;
 }
 
 // For a backend that runs behind the host. Returns true if ranks differed when the device was last asked, some steps ago, so
@@ -239,15 +239,15 @@ SLAMB_DECL bool rank_agreement::has_been_seen(optimizer_core& core) {
   const std::uint64_t step = ended_ + 1;
   if (step < 4 || step == looked_before_ || !(std::has_single_bit(step) || step % interval == 0)) return false;
   looked_before_ = step;
-  if (is_asked_) {
-    is_asked_ = false;
+  if (readback_pending_) {
+    readback_pending_ = false;
     if (late_->finish(core.ranks) != 0) return true;
   }
   if (late_ == nullptr) late_ = core.on().make_late_flag();
   if (late_ == nullptr) return core.read(&core.record()->agreement.diverged) != 0;
   core.on().invoke({save_diverged{core.record()}});
   late_->start(&core.record()->agreement.saved_diverged);
-  is_asked_ = true;
+  readback_pending_ = true;
   return false;
 }
 

@@ -53,7 +53,7 @@ SLAMB_DECL void recipe_base::synchronize_parameters() {
   core_->overlap.require_closed("synchronize_parameters()");
   core_->agreement.compare_in_call(*core_, comparing_call::synchronize_parameters, replicas_are_equal());
   average();
-  go_on_from_average();
+  on_averaged();
   if (!core_->is_captured()) core_->agreement.set_equal_parameters();
 }
 
@@ -66,7 +66,7 @@ SLAMB_DECL void recipe_base::broadcast_parameters(int root) {
   core_->agreement.require_same_root(*core_, root);
   core_->replace_parameters(
       [this, root](std::span<float> buffer) { ::slamb::detail::broadcast_parameters(*core_, root, buffer); });
-  go_on_from_replaced();
+  on_broadcast();
 }
 
 SLAMB_DECL void recipe_base::compare_ranks() {
@@ -90,11 +90,12 @@ SLAMB_DECL void recipe_base::with_averaged_parameters(const std::function<void()
 
 SLAMB_DECL void recipe_base::save_state(const byte_sink& to, const save_options& options) const {
   require_ready("save_state()");
-  const state_summary facts{core_->steps(), std::as_const(core_->tensors).segments().size(), core_->tensors.elements()};
+  const state_summary summary{core_->steps(), std::as_const(core_->tensors).segments().size(),
+                              core_->tensors.elements()};
   save_parts(
       core_->on(), kind(), owner(),
       [this](const state_visitor& part) { const_cast<recipe_base*>(this)->visit_all(part); },  // only reads
-      to, options, facts);
+      to, options, summary);
 }
 
 SLAMB_DECL void recipe_base::load_state(const byte_source& from, const restore_options& options) {
@@ -109,7 +110,7 @@ SLAMB_DECL void recipe_base::load_state(const byte_source& from, const restore_o
         else
           core_->masters.reload_later();  // the caller may load parameters before this or after it
         core_->start_from_saved();
-        go_on_from_saved(options);
+        on_state_loaded(options);
       });
 }
 
@@ -132,7 +133,7 @@ SLAMB_DECL void recipe_base::set_steps(std::uint64_t taken) {
   core_->masters.reload(*core_);
   core_->masters.reload_later();  // the caller may set parameters before this or after it
   core_->start_from_saved();
-  go_on_from_saved({});
+  on_state_loaded({});
 }
 
 SLAMB_DECL void recipe_base::set_options(const option_changes& changes) {
