@@ -55,7 +55,7 @@ void register_steps_of_two_ranks(const shape_set& shapes) {
   // The cost of comparing parameters: in every step, and never. The default is every hundredth step.
   for (const std::uint64_t every : {1U, 0U})
     register_two_ranks<slamb::lamb<communicator>>("lamb/compare_every:" + std::to_string(every), shapes,
-                                                  {.compare_every = every});
+                                                  {.ranks = {.compare_every = every}});
   for (const std::size_t block : {1U, 16U, 64U})
     register_two_ranks<slamb::slamb<communicator>>(with_block("slamb", block), shapes,
                                                    {.compressor = {.block = block}});

@@ -39,7 +39,7 @@ static_assert(slamb::quantizer<vote>);
 
 struct lion_options {
   double beta1 = 0.9, beta2 = 0.99, weight_decay = 0.0;  ///< in [0, 1), in [0, 1), ≥ 0
-  std::uint64_t bucket_bytes = 16'777'216, compare_every = 100;
+  slamb::rank_options ranks{};
   vote compressor{};
 };
 
@@ -100,7 +100,7 @@ class lion_recipe final : public kit::recipe_with_state<Backend, lion_options, l
   }
 
  private:
-  void begin() override { context_.begin_step(1.0, exchange_.starts(context_, buffer())); }
+  void begin() override { context_.begin_step(1.0, exchange_.message_initializer(context_, buffer())); }
   bool exchange(const kit::gradient_bucket& bucket) override {
     if (bucket.is_last) exchange_.send(pass(), context_, view(), buffer());
     return bucket.is_last;

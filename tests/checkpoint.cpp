@@ -593,7 +593,7 @@ TEST_CASE("checkpoint: a file of another rank is rejected, or loaded without err
     const int rank = communicator.rank();
     replica mine(tensors, std::vector<float>(300, 0.5F + static_cast<float>(rank)));
     const auto make =
-        maker_of<sparse>({.local_steps = 0, .compare_every = 0});  // because ranks have different parameters
+        maker_of<sparse>({.local_steps = 0, .ranks = {.compare_every = 0}});  // because ranks have different parameters
     made_optimizer run = make_one(make, mine.parameters(), std::move(communicator));
     run.step(0.01);
     if (rank != 1) return;

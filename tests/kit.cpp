@@ -26,7 +26,7 @@ using ranks = slamb::thread_communicator;
 template <class Compressor, class ErrorFeedback>
 struct heavy_ball_options {
   double decay = 0.9, weight_decay = 0.0;
-  std::uint64_t bucket_bytes = 16'777'216, compare_every = 100;
+  slamb::rank_options ranks{};
   Compressor compressor{};
   ErrorFeedback error_feedback{};
 };
@@ -151,7 +151,7 @@ class quantized_heavy_ball final : public heavy_ball_base<Backend, Compressor, E
   }
 
  private:
-  void begin() override { context_.begin_step(1.0, exchange_.starts(context_, buffer())); }
+  void begin() override { context_.begin_step(1.0, exchange_.message_initializer(context_, buffer())); }
   bool exchange(const kit::gradient_bucket& bucket) override {
     if (bucket.is_last) exchange_.send(pass(), context_, view(), buffer());
     return bucket.is_last;
@@ -226,9 +226,9 @@ std::vector<float> trained(int world, std::size_t last, bool in_parts, double de
   slamb::run_ranks(world, [&](ranks mine) {
     const int rank = mine.rank();
     replica memory;
-    Optimizer<Backend> optimizer(memory.tensors,
-                                 {.decay = decay, .weight_decay = 0.1, .bucket_bytes = in_parts ? 1U : 16'777'216U},
-                                 std::move(mine), one_thread<Backend>());
+    Optimizer<Backend> optimizer(
+        memory.tensors, {.decay = decay, .weight_decay = 0.1, .ranks = {.bucket_bytes = in_parts ? 1U : 16'777'216U}},
+        std::move(mine), one_thread<Backend>());
     for (std::size_t t = 1; t <= last; ++t) memory.step(optimizer, rank, t, in_parts);
     optimizer.compare_ranks();
     if (rank == 0) reached = memory.data;

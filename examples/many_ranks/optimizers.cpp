@@ -57,7 +57,7 @@ optimizer_maker maker_with(typename Optimizer::options_type options, settings& s
   s.take("beta2", options.beta2);
   s.take("eps", options.epsilon);
   s.take("max_gradient_norm", options.max_gradient_norm);
-  s.take("compare_every", options.compare_every);
+  s.take("compare_every", options.ranks.compare_every);
   if constexpr (requires { options.update_bound; }) s.take("update_bound", options.update_bound);
   s.require_all_taken();
   return [options](std::span<const slamb::parameter> parameters, slamb::thread_communicator ranks,

@@ -86,15 +86,15 @@ using ::slamb::absolute, ::slamb::adamw, ::slamb::allocator, ::slamb::any_commun
     ::slamb::memory_report, ::slamb::minimum, ::slamb::natural, ::slamb::no_compressor, ::slamb::no_error_feedback,
     ::slamb::one_bit_adam, ::slamb::one_bit_lamb, ::slamb::one_bit_options, ::slamb::optimizer, ::slamb::out_of_memory,
     ::slamb::parameter, ::slamb::philox, ::slamb::quantizer, ::slamb::random_k, ::slamb::rank_mismatch_error,
-    ::slamb::rescaled_trust_ratio, ::slamb::rescaling, ::slamb::residual, ::slamb::restore_options,
-    ::slamb::rounded_product, ::slamb::run_ranks, ::slamb::sampling, ::slamb::save_options, ::slamb::scale_sharing,
-    ::slamb::segment_scale, ::slamb::select, ::slamb::selection, ::slamb::self_communicator, ::slamb::set_bit,
-    ::slamb::sign, ::slamb::slamb_by_differences, ::slamb::slamb_options, ::slamb::sparsifier, ::slamb::square_root,
-    ::slamb::statistics, ::slamb::tensor_options, ::slamb::tensor_properties, ::slamb::thread_communicator,
-    ::slamb::thread_group, ::slamb::thread_options, ::slamb::to_real, ::slamb::to_word, ::slamb::top_k,
-    ::slamb::traffic, ::slamb::traffic_counts, ::slamb::trust_ratio, ::slamb::two_sided, ::slamb::unit_trust_ratio,
-    ::slamb::update_terms, ::slamb::variance_schedule, ::slamb::warm_up_schedule, ::slamb::word_of,
-    ::slamb::zero_one_adam, ::slamb::zero_one_adam_options;
+    ::slamb::rank_options, ::slamb::rescaled_trust_ratio, ::slamb::rescaling, ::slamb::residual,
+    ::slamb::restore_options, ::slamb::rounded_product, ::slamb::run_ranks, ::slamb::sampling, ::slamb::save_options,
+    ::slamb::scale_sharing, ::slamb::segment_scale, ::slamb::select, ::slamb::selection, ::slamb::self_communicator,
+    ::slamb::set_bit, ::slamb::sign, ::slamb::slamb_by_differences, ::slamb::slamb_options, ::slamb::sparsifier,
+    ::slamb::square_root, ::slamb::statistics, ::slamb::tensor_options, ::slamb::tensor_properties,
+    ::slamb::thread_communicator, ::slamb::thread_group, ::slamb::thread_options, ::slamb::to_real, ::slamb::to_word,
+    ::slamb::top_k, ::slamb::traffic, ::slamb::traffic_counts, ::slamb::trust_ratio, ::slamb::two_sided,
+    ::slamb::unit_trust_ratio, ::slamb::update_terms, ::slamb::variance_schedule, ::slamb::warm_up_schedule,
+    ::slamb::word_of, ::slamb::zero_one_adam, ::slamb::zero_one_adam_options;
 #if defined(__CUDACC__)
 using ::slamb::cuda_backend, ::slamb::cuda_error, ::slamb::cuda_thread_communicator;
 #endif

@@ -159,7 +159,7 @@ using options_of = typename Optimizer::options_type;
 template <class Optimizer, class Communicator>
 void check_rank(Communicator ranks, std::size_t rank, const std::vector<oracle::vector>& reached, manner how) {
   typed_model model;
-  Optimizer optimizer(model.tensors, {.epsilon = 1e-11, .bucket_bytes = 2000}, std::move(ranks));
+  Optimizer optimizer(model.tensors, {.epsilon = 1e-11, .ranks = {.bucket_bytes = 2000}}, std::move(ranks));
   for (std::size_t step = 0; step < steps; ++step) {
     take_step(optimizer, model, model.make_gradients(step, rank, true), how);
     CHECK(test_support::max_relative_error(model.parameters(), reached[step]) < tolerance);
@@ -188,7 +188,7 @@ void check_against_oracle(algorithm of, const std::vector<manner>& manners) {
 template <class Optimizer>
 std::vector<std::vector<std::vector<float>>> trained(options_of<Optimizer> options, bool changes, manner how) {
   std::vector<std::vector<std::vector<float>>> all(2);
-  options.bucket_bytes = 2000;
+  options.ranks.bucket_bytes = 2000;
   slamb::run_ranks(2, [&](thread_communicator ranks) {
     const auto rank = static_cast<std::size_t>(ranks.rank());
     typed_model model;

@@ -178,7 +178,7 @@ TEST_CASE("hierarchical_communicator: a step in parts averages the gradients tha
   trajectory reached = place_of(e);
   thread_nodes({2, 2}).run([&](nodes_of_threads communicator, std::size_t rank) {
     replica mine(e.tensors, e.start);
-    in_nodes optimizer(mine.parameters(), {.bucket_bytes = 64}, std::move(communicator), one_thread());
+    in_nodes optimizer(mine.parameters(), {.ranks = {.bucket_bytes = 64}}, std::move(communicator), one_thread());
     for (std::size_t t = 0; t < e.steps(); ++t) {
       optimizer.begin_step(e.rates[t]);
       mine.set_gradient(e.gradients[t][rank]);

@@ -318,19 +318,21 @@ TEST_CASE("diverged ranks: the next comparison finds parameters that were altere
       "slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the same "
       "parameters, for example by broadcast_parameters()";
   const auto all_at = [](std::size_t t) { return std::vector<std::size_t>(world, t); };
-  CHECK(told_at<slamb::lamb<communicator>>({.compare_every = 3}, 4, of_tensor_0) == all_at(6));
-  CHECK(told_at<slamb::adamw<communicator>>({.compare_every = 7}, 4, of_tensor_0) == all_at(7));
-  CHECK(told_at<slamb::one_bit_lamb<communicator>>({.compare_every = 3, .warm_up = {2}}, 4, of_tensor_0) == all_at(6));
-  CHECK(told_at<slamb::zero_one_adam<communicator>>({.compare_every = 3, .variance_schedule = {.freeze_step = 100}}, 4,
-                                                    of_tensor_0) == all_at(6));
-  CHECK(told_at<slamb::lamb<communicator>>({.compare_every = 0}, 4, "") == all_at(0));
+  CHECK(told_at<slamb::lamb<communicator>>({.ranks = {.compare_every = 3}}, 4, of_tensor_0) == all_at(6));
+  CHECK(told_at<slamb::adamw<communicator>>({.ranks = {.compare_every = 7}}, 4, of_tensor_0) == all_at(7));
+  CHECK(told_at<slamb::one_bit_lamb<communicator>>({.ranks = {.compare_every = 3}, .warm_up = {2}}, 4, of_tensor_0) ==
+        all_at(6));
+  CHECK(told_at<slamb::zero_one_adam<communicator>>(
+            {.ranks = {.compare_every = 3}, .variance_schedule = {.freeze_step = 100}}, 4, of_tensor_0) == all_at(6));
+  CHECK(told_at<slamb::lamb<communicator>>({.ranks = {.compare_every = 0}}, 4, "") == all_at(0));
   CHECK(told_at<slamb::lamb<communicator>>({}, 4, "") == all_at(0));  // not within the first hundred steps
   // The ranks differ in any case, and become their mean in step 6.
-  CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 5, .compare_every = 3}, 4, "") == all_at(0));
+  CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 5, .ranks = {.compare_every = 3}}, 4, "") == all_at(0));
   // The ranks became their mean in step 5.
-  CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 4, .compare_every = 3}, 5, of_tensor_0) == all_at(6));
-  CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 4, .compare_every = 7}, 5, "") == all_at(0));
-  CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 4, .compare_every = 0}, 5, "") == all_at(0));
+  CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 4, .ranks = {.compare_every = 3}}, 5, of_tensor_0) ==
+        all_at(6));
+  CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 4, .ranks = {.compare_every = 7}}, 5, "") == all_at(0));
+  CHECK(told_at<slamb::slamb<communicator>>({.local_steps = 4, .ranks = {.compare_every = 0}}, 5, "") == all_at(0));
 }
 
 TEST_CASE("diverged ranks: SLAMB's parameters are compared in the step after an averaging") {
@@ -339,18 +341,19 @@ TEST_CASE("diverged ranks: SLAMB's parameters are compared in the step after an 
       "parameters, for example by broadcast_parameters()";
   const experiment e = small_experiment(17);
   const auto altered_after = [&](auto make_equal, bool is_altered) {
-    return said_after(
-        e, test_support::maker_of<slamb::slamb<slamb::thread_communicator>>({.local_steps = 0, .compare_every = 2}), 3,
-        [&](made_optimizer& run, replica& mine, std::size_t rank) {
-          make_equal(run);
-          std::vector<float> values = mine.values();
-          if (is_altered && rank == 1) values[5] = -values[5];
-          mine.set_values(values);
-          std::string said = said_by_step(run, mine, e.rates[3]);
-          if (is_altered) run.broadcast_parameters(0);  // otherwise each step throws again
-          for (std::size_t t = 3; t < e.steps(); ++t) said += said_by_step(run, mine, e.rates[t]);
-          return said;
-        });
+    return said_after(e,
+                      test_support::maker_of<slamb::slamb<slamb::thread_communicator>>(
+                          {.local_steps = 0, .ranks = {.compare_every = 2}}),
+                      3, [&](made_optimizer& run, replica& mine, std::size_t rank) {
+                        make_equal(run);
+                        std::vector<float> values = mine.values();
+                        if (is_altered && rank == 1) values[5] = -values[5];
+                        mine.set_values(values);
+                        std::string said = said_by_step(run, mine, e.rates[3]);
+                        if (is_altered) run.broadcast_parameters(0);  // otherwise each step throws again
+                        for (std::size_t t = 3; t < e.steps(); ++t) said += said_by_step(run, mine, e.rates[t]);
+                        return said;
+                      });
   };
   const auto average = [](made_optimizer& run) { run.synchronize_parameters(); };
   const auto broadcast = [](made_optimizer& run) { run.broadcast_parameters(1); };
@@ -379,12 +382,13 @@ TEST_CASE("diverged ranks: another averaging interval in a state of SLAMB is not
                                         return std::string();
                                       });
   REQUIRE(!same_bits(std::span(values[0]), std::span(values[1])));
-  const ranks_said all = said_after(e, test_support::maker_of<optimizer>({.local_steps = 3, .compare_every = 1}), 0,
-                                    [&](made_optimizer& run, replica& mine, std::size_t rank) {
-                                      run.load_state(states[rank]);
-                                      mine.set_values(values[rank]);
-                                      return said_by([&] { take(run, mine, e, rank, 4, e.steps()); });
-                                    });
+  const ranks_said all =
+      said_after(e, test_support::maker_of<optimizer>({.local_steps = 3, .ranks = {.compare_every = 1}}), 0,
+                 [&](made_optimizer& run, replica& mine, std::size_t rank) {
+                   run.load_state(states[rank]);
+                   mine.set_values(values[rank]);
+                   return said_by([&] { take(run, mine, e, rank, 4, e.steps()); });
+                 });
   CAPTURE(all);
   CHECK(all.all_equal(""));
 }
@@ -428,8 +432,8 @@ TEST_CASE("diverged ranks: different masks are found in the first step, and by t
   using optimizer = slamb::slamb<communicator, slamb::explicit_mask>;
   const auto all_at = [](std::size_t t) { return std::vector<std::size_t>(world, t); };
   CHECK(mask_told_at<optimizer>({.dense_below = 100}, 0) == all_at(1));
-  CHECK(mask_told_at<optimizer>({.dense_below = 100, .compare_every = 3}, 3) == all_at(6));
-  CHECK(mask_told_at<optimizer>({.dense_below = 100, .compare_every = 0}, 0) == all_at(0));
+  CHECK(mask_told_at<optimizer>({.dense_below = 100, .ranks = {.compare_every = 3}}, 3) == all_at(6));
+  CHECK(mask_told_at<optimizer>({.dense_below = 100, .ranks = {.compare_every = 0}}, 0) == all_at(0));
   CHECK(mask_told_at<optimizer>({.dense_below = 9001}, 0) == all_at(0));  // the tensor is dense
 }
 
@@ -438,7 +442,7 @@ TEST_CASE(
     "differs") {
   using communicator = slamb::thread_communicator;
   const experiment e = small_experiment(8);
-  const auto make = test_support::maker_of<slamb::lamb<communicator>>({.compare_every = 0});
+  const auto make = test_support::maker_of<slamb::lamb<communicator>>({.ranks = {.compare_every = 0}});
   const ranks_said all = said_after(e, make, 0, [&](made_optimizer& run, replica& mine, std::size_t rank) {
     if (rank == 2) mine.set_values(std::vector<float>(e.start.size(), 0.5F));
     const std::string said = said_by_step(run, mine, e.rates[0]);
@@ -691,7 +695,7 @@ TEST_CASE("diverged ranks: anchors are compared in the exchanges of local steps"
   const auto alter = [](std::span<std::byte> all) { all[all.size() / 2] ^= std::byte{1}; };
   const auto in_step_11 = [](std::size_t t) { return t == 11; };
   const auto said = [&](std::uint64_t compare_every, std::size_t compares_after = 0) {
-    return said_of_altered<optimizer>({.compare_every = compare_every,
+    return said_of_altered<optimizer>({.ranks = {.compare_every = compare_every},
                                        .variance_schedule = {.freeze_step = 3},
                                        .local_schedule = {.scaler = 1, .clipper = 4}},
                                       in_step_11, {}, alter, compares_after);
@@ -717,7 +721,7 @@ TEST_CASE("diverged ranks: SLAMB's received values and averaged parameters are c
   const auto zeros = [](std::span<std::byte> values) {
     std::ranges::fill(values.subspan((slamb::detail::sum_header::floats + 1) * sizeof(float), 100), std::byte{0});
   };
-  const ranks_said in_sums = said_of_altered<optimizer>({.local_steps = 0, .compare_every = 5},
+  const ranks_said in_sums = said_of_altered<optimizer>({.local_steps = 0, .ranks = {.compare_every = 5}},
                                                         [](std::size_t t) { return t > 1; }, zeros, {});
   CAPTURE(in_sums);
   CHECK(in_sums.all_equal(
@@ -725,7 +729,7 @@ TEST_CASE("diverged ranks: SLAMB's received values and averaged parameters are c
   const auto in_averaging = [sums = 0](std::span<std::byte> values) mutable {
     if (++sums == 2) values[values.size() / 2 + 2] ^= std::byte{1};  // after the sum of the step
   };
-  const ranks_said averaged = said_of_altered<optimizer>({.local_steps = 10, .compare_every = 5},
+  const ranks_said averaged = said_of_altered<optimizer>({.local_steps = 10, .ranks = {.compare_every = 5}},
                                                          [](std::size_t t) { return t == 11; }, in_averaging, {});
   CAPTURE(averaged);
   CHECK(
@@ -782,7 +786,7 @@ TEST_CASE("diverged ranks: after a failed averaging, SLAMB's ranks continue with
     const auto rank = static_cast<std::size_t>(communicator.rank());
     replica mine(e.tensors, e.start);
     // The sums are: step 1 and its averaging in two pieces, one of them short; steps 2 … 6, and the averaging of step 6.
-    slamb::slamb<failing_communicator> run(mine.parameters(), {.local_steps = 5, .compare_every = 1},
+    slamb::slamb<failing_communicator> run(mine.parameters(), {.local_steps = 5, .ranks = {.compare_every = 1}},
                                            failing_communicator(std::move(communicator), 9),
                                            test_support::one_thread());
     for (std::size_t t = 0; t < e.steps(); ++t) {
@@ -873,14 +877,15 @@ TEST_CASE("diverged ranks: calls between steps compare the steps so far, and the
   });
   CAPTURE(local_now);
   CHECK(local_now.all_equal(""));
-  const ranks_said now = said_after(e, test_support::maker_of<slamb::lamb<communicator>>({.compare_every = 0}), 5,
-                                    [&](made_optimizer& run, replica& mine, std::size_t rank) {
-                                      const std::string equal = in_one_call(run, mine, [&] { run.compare_ranks(); });
-                                      std::vector<float> values = mine.values();
-                                      if (rank == 1) values[5] = -values[5];
-                                      mine.set_values(values);
-                                      return equal + in_one_call(run, mine, [&] { run.compare_ranks(); });
-                                    });
+  const ranks_said now =
+      said_after(e, test_support::maker_of<slamb::lamb<communicator>>({.ranks = {.compare_every = 0}}), 5,
+                 [&](made_optimizer& run, replica& mine, std::size_t rank) {
+                   const std::string equal = in_one_call(run, mine, [&] { run.compare_ranks(); });
+                   std::vector<float> values = mine.values();
+                   if (rank == 1) values[5] = -values[5];
+                   mine.set_values(values);
+                   return equal + in_one_call(run, mine, [&] { run.compare_ranks(); });
+                 });
   CAPTURE(now);
   CHECK(
       now.all_equal("slamb: ranks differ in the parameters of tensor 0 (rank 0 and rank 1); start all ranks with the "
@@ -929,16 +934,16 @@ TEST_CASE("diverged ranks: ranks of one node are compared if nodes have paramete
            "with the same parameters";
   };
   using sparse = slamb::slamb<nodes_of_threads>;
-  const ranks_said of_1 = said_of_altered_in_nodes<sparse>({.compare_every = 7}, 1);
+  const ranks_said of_1 = said_of_altered_in_nodes<sparse>({.ranks = {.compare_every = 7}}, 1);
   CAPTURE(of_1);
   CHECK(of_1.all_equal(of_rank("7", "1")));
-  const ranks_said of_3 = said_of_altered_in_nodes<sparse>({.compare_every = 3}, 3);
+  const ranks_said of_3 = said_of_altered_in_nodes<sparse>({.ranks = {.compare_every = 3}}, 3);
   CAPTURE(of_3);
   CHECK(of_3.all_equal(of_rank("6", "3")));
-  const ranks_said of_leader = said_of_altered_in_nodes<sparse>({.compare_every = 3}, 2);
+  const ranks_said of_leader = said_of_altered_in_nodes<sparse>({.ranks = {.compare_every = 3}}, 2);
   CAPTURE(of_leader);
   CHECK(of_leader.all_equal(of_rank("6", "3")));
-  const ranks_said never = said_of_altered_in_nodes<sparse>({.compare_every = 0}, 1);
+  const ranks_said never = said_of_altered_in_nodes<sparse>({.ranks = {.compare_every = 0}}, 1);
   CAPTURE(never);
   CHECK(never.all_equal(""));
 }
@@ -1039,7 +1044,7 @@ TEST_CASE("diverged ranks: a device finds differences in sums, in codes and in m
   const ranks_said warming_up = said_on_device<one_bit>({.warm_up = {4}}, 2, false);
   const ranks_said compressed = said_on_device<one_bit>({.warm_up = {2}}, 2, false);
   const ranks_said in_first_phase = said_on_device<zero_one>({.variance_schedule = {.freeze_step = 100}}, 2, false);
-  const ranks_said in_masks = said_on_device<masked>({.dense_below = 10, .compare_every = 3}, 2, true);
+  const ranks_said in_masks = said_on_device<masked>({.dense_below = 10, .ranks = {.compare_every = 3}}, 2, true);
   const ranks_said in_first_masks = said_on_device<masked>({.dense_below = 10}, 0, true);
   const std::string of_masks =
       "step 8: slamb: ranks differ in the elements that the compressor selects (rank 0 and rank 1); set the same mask "

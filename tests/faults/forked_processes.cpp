@@ -76,7 +76,8 @@ struct trained {
   std::unique_ptr<slamb::optimizer> optimizer;
 
   trained(unsigned threads, progress how_far) {
-    optimizer = std::make_unique<slamb::lamb<>>(memory.parameters(), slamb::lamb<>::options_type{.bucket_bytes = 1000},
+    optimizer = std::make_unique<slamb::lamb<>>(memory.parameters(),
+                                                slamb::lamb<>::options_type{.ranks = {.bucket_bytes = 1000}},
                                                 slamb::self_communicator{}, slamb::host_backend{.threads = threads});
     memory.set_gradient(start());
     if (how_far == progress::stepped) optimizer->step(0.01);
@@ -225,7 +226,7 @@ TEST_CASE("forked processes: a copy that was forked within a call refuses calls 
   memory.set_gradient(start());
   std::function<void()> in_collective;
   auto optimizer = std::make_unique<lamb>(
-      memory.parameters(), lamb::options_type{.bucket_bytes = 1000},
+      memory.parameters(), lamb::options_type{.ranks = {.bucket_bytes = 1000}},
       forking_communicator(imagined_peers(2, imagined_peers::habit::send_the_same), in_collective),
       slamb::host_backend{.threads = 3});
   optimizer->step(0.01);

@@ -245,8 +245,8 @@ TEST_CASE("differences: the common point is equal on all ranks for 1,000 steps, 
     std::vector<float> p(n, 0.5F), g(n);
     const std::vector<slamb::parameter> parameters{{.data = p.data(), .gradient = g.data(), .size = n}};
     // Ranks compare the common point before each step.
-    optimizer<quantized_difference<>> its({parameters}, {.local_steps = 1, .dense_below = 10, .compare_every = 1},
-                                          std::move(ranks));
+    optimizer<quantized_difference<>> its(
+        {parameters}, {.local_steps = 1, .dense_below = 10, .ranks = {.compare_every = 1}}, std::move(ranks));
     for (std::uint64_t t = 1; t <= 1000; ++t) {
       test_support::random_source source(t, rank);
       for (float& x : g) x = static_cast<float>(source.bell());

@@ -47,8 +47,8 @@ TEST_CASE("step: allocates nothing with several ranks") {
   slamb::run_ranks(3, [](slamb::thread_communicator communicator) {
     model m;
     const int rank = communicator.rank();
-    slamb::slamb<slamb::thread_communicator> optimizer(m.parameters, {.local_steps = 2, .bucket_bytes = 1000},
-                                                       std::move(communicator), {.threads = 1});
+    slamb::slamb<slamb::thread_communicator> optimizer(
+        m.parameters, {.local_steps = 2, .ranks = {.bucket_bytes = 1000}}, std::move(communicator), {.threads = 1});
     const auto step_in_parts = [&optimizer] {
       optimizer.begin_step(0.01);
       optimizer.gradient_ready(1, 1);

@@ -127,15 +127,15 @@ void check_threads(const typename Optimizer::options_type& options) {
 }  // namespace
 
 TEST_CASE("calling threads: step() calls collectives on its caller's thread, steps in parts also on the optimizer's") {
-  check_threads<slamb::lamb<logging>>({.bucket_bytes = 1000});
-  check_threads<slamb::adamw<logging>>({.bucket_bytes = 1000});
-  check_threads<slamb::slamb<logging>>({.local_steps = 2, .bucket_bytes = 1000});
-  check_threads<slamb::one_bit_adam<logging>>({.bucket_bytes = 1000, .warm_up = {100}});
+  check_threads<slamb::lamb<logging>>({.ranks = {.bucket_bytes = 1000}});
+  check_threads<slamb::adamw<logging>>({.ranks = {.bucket_bytes = 1000}});
+  check_threads<slamb::slamb<logging>>({.local_steps = 2, .ranks = {.bucket_bytes = 1000}});
+  check_threads<slamb::one_bit_adam<logging>>({.ranks = {.bucket_bytes = 1000}, .warm_up = {100}});
 }
 
 TEST_CASE("calling threads: exchanges of codes call only on the caller's thread, also in parts") {
   run_logged<slamb::one_bit_adam<logging>>(
-      {.bucket_bytes = 1000, .warm_up = {1}}, [](slamb::one_bit_adam<logging>& run, call_log& log) {
+      {.ranks = {.bucket_bytes = 1000}, .warm_up = {1}}, [](slamb::one_bit_adam<logging>& run, call_log& log) {
         run.step(0.01);
         step_in_parts(run);
         CHECK(log.threads() == std::set{std::this_thread::get_id()});
@@ -144,7 +144,7 @@ TEST_CASE("calling threads: exchanges of codes call only on the caller's thread,
 }
 
 TEST_CASE("calling threads: an optimizer that another thread steps calls on that thread") {
-  run_logged<slamb::lamb<logging>>({.bucket_bytes = 1000}, [](slamb::lamb<logging>& run, call_log& log) {
+  run_logged<slamb::lamb<logging>>({.ranks = {.bucket_bytes = 1000}}, [](slamb::lamb<logging>& run, call_log& log) {
     std::thread::id other;
     std::thread recipe_base([&] {
       other = std::this_thread::get_id();

@@ -202,7 +202,7 @@ trajectory trained(const experiment& e, const typename Optimizer::options_type& 
 /// Takes the steps of rank `rank` in parts: tensors become ready from the last to the first.
 template <class Optimizer>
 trajectory trained_in_parts(const experiment& e, typename Optimizer::options_type options) {
-  options.bucket_bytes = 64;
+  options.ranks.bucket_bytes = 64;
   trajectory reached = test_support::place_of(e);
   slamb::run_ranks(e.world, [&](thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());

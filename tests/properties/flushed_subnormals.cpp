@@ -166,7 +166,7 @@ TEST_CASE("flushed subnormals: the thread of a step in parts sums in the mode of
     const std::vector<slamb::parameter> two{{data.data(), gradient.data(), size},
                                             {data.data() + size, gradient.data() + size, size}};
     std::vector<bool> seen, expected;
-    slamb::adamw<looking_communicator> optimizer(two, {.bucket_bytes = 1000},
+    slamb::adamw<looking_communicator> optimizer(two, {.ranks = {.bucket_bytes = 1000}},
                                                  looking_communicator(std::move(ranks), seen), {.threads = 1});
     seen.clear();  // of the construction
     for (const bool flushes : {false, true, true, false, true}) {

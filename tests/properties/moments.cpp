@@ -209,7 +209,7 @@ void check_adamw_in_eight_bits(const Backend& backend) {
 
 struct heavy_ball_options {
   double weight_decay = 0.0;
-  std::uint64_t bucket_bytes = 1U << 20U, compare_every = 100;
+  slamb::rank_options ranks{};
   slamb::no_compressor compressor{};
 };
 

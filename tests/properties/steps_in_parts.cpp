@@ -93,7 +93,7 @@ std::vector<outcome> train(const experiment& e, const typename Optimizer::option
 // `more`: the number of buckets beyond one that the steps in parts exchange.
 template <class Optimizer>
 void check_same(typename Optimizer::options_type options, std::uint64_t more) {
-  options.bucket_bytes = small_bucket;
+  options.ranks.bucket_bytes = small_bucket;
   const experiment e = test_support::make_experiment(tensors, 31, 3, 7);
   const std::vector<outcome> expected = train<Optimizer>(e, options, false);
   const std::vector<outcome> reached = train<Optimizer>(e, options, true);
@@ -191,7 +191,7 @@ TEST_CASE("steps in parts: ready gradients are exchanged before the others are c
   using watched = slamb::lamb<telling_communicator>;
   const auto sums = std::make_shared<sums_so_far>();
   small_model model;
-  watched run(model.parameters(), {.bucket_bytes = 1}, telling_communicator(sums));
+  watched run(model.parameters(), {.ranks = {.bucket_bytes = 1}}, telling_communicator(sums));
   run.begin_step(0.1);
   run.gradient_ready(1, 1);
   REQUIRE(sums->have(50));
@@ -212,7 +212,7 @@ TEST_CASE("steps in parts: ready gradients are exchanged before the others are c
 TEST_CASE("steps in parts: a failed sum does not change the state, and the step can be repeated") {
   using flaky = test_support::flaky_communicator<thread_communicator>;
   const experiment e = test_support::make_experiment(tensors, 33, 2, 1);
-  const slamb::lamb<flaky>::options_type options{.bucket_bytes = small_bucket};
+  const slamb::lamb<flaky>::options_type options{.ranks = {.bucket_bytes = small_bucket}};
   for (const std::uint64_t failing : {4U, 5U, 6U}) {  // the buckets, after four sums of the construction
     CAPTURE(failing);
     std::atomic<int> wrong{0};
@@ -290,7 +290,7 @@ TEST_CASE("steps in parts: an error names the wrong call, which changes nothing"
   sparse_run.begin_step(0.1);
   CHECK_THROWS_WITH_AS(sparse_run.synchronize_parameters(), ("slamb: synchronize_parameters()" + between).c_str(),
                        std::logic_error);
-  CHECK_THROWS_WITH_AS(slamb::lamb<>(model.parameters(), {.bucket_bytes = 0}),
+  CHECK_THROWS_WITH_AS(slamb::lamb<>(model.parameters(), {.ranks = {.bucket_bytes = 0}}),
                        doctest::Contains("bucket_bytes = 0, but it must be >= 1"), std::invalid_argument);
 }
 
@@ -333,13 +333,13 @@ TEST_CASE("steps in parts: destroying or moving an optimizer in an open step wai
     while (sums->begun == before) std::this_thread::yield();
   };
   {
-    slow run(model.parameters(), {.bucket_bytes = 1}, slow_communicator(sums));
+    slow run(model.parameters(), {.ranks = {.bucket_bytes = 1}}, slow_communicator(sums));
     begin(run);
   }
   CHECK(sums->begun == sums->ended);
 
   sums->are_slow = false;
-  slow first(model.parameters(), {.bucket_bytes = 1}, slow_communicator(sums));
+  slow first(model.parameters(), {.ranks = {.bucket_bytes = 1}}, slow_communicator(sums));
   begin(first);
   slow second(std::move(first));
   CHECK(sums->begun == sums->ended);

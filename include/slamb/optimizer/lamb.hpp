@@ -24,6 +24,7 @@
 #include "slamb/optimizer/detail/roles.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
+#include "slamb/optimizer/rank_options.hpp"
 #include "slamb/trust_ratio/layerwise_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
 
@@ -39,11 +40,9 @@ struct lamb_options {
   bool bias_correction = true;                                       ///< false: m̂ = m, v̂ = v
   /// c > 0: g ← g min(1, c/(‖g‖ + 1e-6)), with the norm of the mean over all tensors; ∞: off
   double max_gradient_norm = std::numeric_limits<double>::infinity();
-  bool skip_non_finite = true;              ///< all ranks skip a step if a gradient of any rank is not finite
-  bool compress_single_rank = false;        ///< encodes and decodes with one rank too, if the compressor is a quantizer
-  std::uint64_t bucket_bytes = 16'777'216;  ///< bytes of gradients that a step in parts exchanges together; ≥ 1
-  std::uint64_t compare_every =
-      100;  ///< steps between comparisons of the ranks' parameters, from the first step on; 0: never
+  bool skip_non_finite = true;        ///< all ranks skip a step if a gradient of any rank is not finite
+  bool compress_single_rank = false;  ///< encodes and decodes with one rank too, if the compressor is a quantizer
+  rank_options ranks{};
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};

@@ -30,6 +30,7 @@
 #include "slamb/optimizer/detail/roles.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
+#include "slamb/optimizer/rank_options.hpp"
 #include "slamb/schedule/warm_up.hpp"
 #include "slamb/trust_ratio/frozen_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
@@ -60,9 +61,7 @@ struct one_bit_options {
   bool clip_locally = false;  ///< in place of √(mean ‖g_i‖²), n = ‖g_i‖ of each rank, which takes no collective
   bool compress_single_rank =
       false;  ///< encodes and decodes with one rank too, to see the effect of compression without a network
-  std::uint64_t bucket_bytes = 16'777'216;  ///< bytes of gradients that a step in parts exchanges together; ≥ 1
-  std::uint64_t compare_every =
-      100;           ///< steps between comparisons of the ranks' parameters, from the first step on; 0: never
+  rank_options ranks{};
   WarmUp warm_up{};  ///< decides when the variance is frozen and compression begins
   Compressor compressor{};
   ErrorFeedback error_feedback{};

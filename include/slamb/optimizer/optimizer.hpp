@@ -200,7 +200,7 @@ class optimizer {
   /// finish_step has returned, which may read them again.
   ///
   /// The result has the bits of `step`, if the communicator's sums do not depend on the division of a payload. This holds for all
-  /// communicators of this library except NCCL's. Tensors are exchanged in buckets of `bucket_bytes` of gradients, from the last
+  /// communicators of this library except NCCL's. Tensors are exchanged in buckets of `ranks.bucket_bytes` of gradients, from the last
   /// tensor to the first, as soon as all gradients from there on are ready. This applies to dense gradients, and to SLAMB's
   /// selected momentum on the host. Quantized signals and data-dependent selections need all gradients first, so finish_step
   /// exchanges them, and also everything between nodes of several ranks.
@@ -267,7 +267,7 @@ class optimizer {
   ///         communicator_error: parameters may have been replaced in part
   void broadcast_parameters(int root = 0) { lock_call("broadcast_parameters()")->broadcast_parameters(root); }
 
-  /// Compares the ranks now, for any `compare_every`: their steps so far, and the parameters if the algorithm keeps them equal.
+  /// Compares the ranks now, for any `ranks.compare_every`: their steps so far, and the parameters if the algorithm keeps them equal.
   /// For use before a checkpoint or at the end of a training. Collective: every rank must call it.
   /// @throws rank_mismatch_error, on every rank, that names the difference; communicator_error; std::logic_error between
   ///         begin_step and finish_step and while steps are captured

@@ -30,6 +30,7 @@
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/slamb_passes.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
+#include "slamb/optimizer/rank_options.hpp"
 #include "slamb/parameter_sync/whole_average.hpp"
 #include "slamb/schedule/intervals.hpp"
 #include "slamb/trust_ratio/rescaled_trust_ratio.hpp"
@@ -53,9 +54,7 @@ struct slamb_options {
   /// H: parameters are exchanged at steps 1, 1 + H, 1 + 2H, …; 0: only by synchronize_parameters()
   std::int64_t local_steps = ParameterSync::default_local_steps;
   std::uint64_t dense_below = 9000;  ///< smaller tensors, and tensors of one dimension, are always exchanged dense
-  std::uint64_t bucket_bytes = 16'777'216;  ///< bytes of gradients that a step in parts exchanges together; ≥ 1
-  std::uint64_t compare_every =
-      100;  ///< steps between comparisons of the ranks' parameters and masks, from the first step on; 0: never
+  rank_options ranks{};
   Compressor compressor{};
   ErrorFeedback error_feedback{};
   TrustRatio trust_ratio{};

@@ -34,6 +34,7 @@
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
 #include "slamb/optimizer/detail/zero_one_passes.hpp"
+#include "slamb/optimizer/rank_options.hpp"
 #include "slamb/schedule/intervals.hpp"
 
 namespace slamb {
@@ -61,10 +62,8 @@ struct zero_one_adam_options {
   /// c > 0: g ← g min(1, c/(n + 1e-6)), with n = ‖g‖ of an exchanged dense mean, else √(mean ‖g_i‖²) over ranks; ∞: off
   double max_gradient_norm = std::numeric_limits<double>::infinity();
   bool clip_locally = false;  ///< in place of √(mean ‖g_i‖²), n = ‖g_i‖ of each rank, which takes no collective
-  bool compress_single_rank = false;        ///< encodes and decodes with one rank too
-  std::uint64_t bucket_bytes = 16'777'216;  ///< bytes of gradients that a step in parts exchanges together; ≥ 1
-  std::uint64_t compare_every =
-      100;  ///< steps between comparisons of the ranks' parameters, from the first step on; 0: never
+  bool compress_single_rank = false;  ///< encodes and decodes with one rank too
+  rank_options ranks{};
   VarianceSchedule variance_schedule{};  ///< decides when the variance is refreshed, and when it is frozen
   LocalSchedule local_schedule{};        ///< decides when local updates are exchanged
   Compressor compressor{};

@@ -52,7 +52,7 @@ std::vector<float> trained(Communicator communicator, const Settings& set) {
   const slamb::parameter tensors[]{
       {.data = parameters.data(), .gradient = gradient.data(), .size = 5000, .dimensions = 2},
       {.data = parameters.data() + 5000, .gradient = gradient.data() + 5000, .size = 3, .dimensions = 1}};
-  typename Optimizer::options_type options{.bucket_bytes = 4};
+  typename Optimizer::options_type options{.ranks = {.bucket_bytes = 4}};
   set(options);
   Optimizer optimizer(tensors, options, std::move(communicator), {.threads = 1});
   for (std::uint32_t step = 0; step < steps; ++step) {

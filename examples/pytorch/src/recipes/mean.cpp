@@ -17,8 +17,7 @@ struct mean_options {
   double weight_decay = 0.0;  ///< unused
   bool skip_non_finite = true;
   bool compress_single_rank = false;
-  std::uint64_t bucket_bytes = 16'777'216;
-  std::uint64_t compare_every = 0;  ///< the place of the mean is no parameter, and may differ at first
+  slamb::rank_options ranks{.compare_every = 0};  ///< the place of the mean is no parameter, and may differ at first
   Compressor compressor{};
 };
 

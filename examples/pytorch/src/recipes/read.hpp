@@ -71,7 +71,7 @@ void read_common(Options& o, settings& s) {
   s.take("beta2", o.beta2);
   s.take("epsilon", o.epsilon);
   s.take("max_gradient_norm", o.max_gradient_norm);
-  s.take("compare_every", o.compare_every);
+  s.take("compare_every", o.ranks.compare_every);
   if constexpr (requires { o.update_bound; }) s.take("update_bound", o.update_bound);
   if constexpr (requires { o.bias_correction; }) s.take("bias_correction", o.bias_correction);
   if constexpr (requires { o.skip_non_finite; }) s.take("skip_non_finite", o.skip_non_finite);

@@ -130,9 +130,9 @@ class recipe_on : public recipe_base {
   template <class Options>
   recipe_on(std::span<const parameter> parameters, const Options& options, ranks_type ranks, Backend backend,
             std::span<const stored_array> state)
-      : recipe_base(std::make_unique<context_type>(parameters, options.weight_decay, options.compare_every,
+      : recipe_base(std::make_unique<context_type>(parameters, options.weight_decay, options.ranks.compare_every,
                                                    std::move(ranks), std::move(backend), state),
-                    options.bucket_bytes),
+                    options.ranks.bucket_bytes),
         context_(static_cast<context_type&>(core())) {}
 
   ranks_type& ranks() noexcept { return context_.communicator; }

@@ -15,6 +15,7 @@
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
 #include "slamb/optimizer/detail/update_bound.hpp"
+#include "slamb/optimizer/rank_options.hpp"
 
 namespace slamb::detail {
 
@@ -41,7 +42,7 @@ void validate_settings(const Options& o) {
   if constexpr (requires { o.max_gradient_norm; })
     require_in(o.max_gradient_norm > 0.0, "max_gradient_norm", o.max_gradient_norm, "> 0 (inf: off)");
   if constexpr (requires { o.update_bound; }) require_update_bound(o.update_bound);
-  require_in(o.bucket_bytes >= 1, "bucket_bytes", static_cast<double>(o.bucket_bytes), ">= 1");
+  require_in(o.ranks.bucket_bytes >= 1, "bucket_bytes", static_cast<double>(o.ranks.bucket_bytes), ">= 1");
   validate_policy(o.compressor);
   if constexpr (requires { o.dense_compressor; }) validate_policy(o.dense_compressor);
   if constexpr (requires { o.error_feedback; }) validate_policy(o.error_feedback);
@@ -63,8 +64,8 @@ consistency_check consistency_of(std::string_view recipe, const Options& o, std:
   if constexpr (requires { o.max_gradient_norm; }) all.add("max_gradient_norm", o.max_gradient_norm);
   if constexpr (requires { o.clip_locally; }) all.add("clip_locally", o.clip_locally ? 1.0 : 0.0);
   if constexpr (requires { o.update_bound; }) all.add("update_bound", o.update_bound);
-  all.add_word("bucket_bytes", o.bucket_bytes);
-  all.add_word("compare_every", o.compare_every);
+  all.add_word("bucket_bytes", o.ranks.bucket_bytes);
+  all.add_word("compare_every", o.ranks.compare_every);
   describe_policy(o.compressor, all);
   if constexpr (requires { o.dense_compressor; }) describe_policy(o.dense_compressor, all);
   if constexpr (requires { o.error_feedback; }) describe_policy(o.error_feedback, all);
