@@ -43,7 +43,7 @@ ELSEWHERE = {
     "core/storage_bytes.hpp": ("properties/bytes_by_type.cpp", "storage_bytes", "the counts of passes take it"),
     "core/allocator.hpp": ("faults/bad_input.cpp", "an allocator that fails", "whole optimizers take memory from it"),
     "core/concepts.hpp": ("compile/must_fail/communicator_without_size.cpp", "expect: all_reduce_sum needs", "programs must not compile"),
-    "core/error.hpp": ("faults/training.cpp", "communicator_error", "others throw it"),
+    "core/error.hpp": ("faults/failed_calls.cpp", "communicator_error", "others throw it"),
     "core/parameter.hpp": ("pass/layout.cpp", "parameter", "others read it"),
     "core/real.hpp": ("backend/host/simd.cpp", "slamb/core/real.hpp", "floats are compared with lanes of vectors"),
     "error_feedback/no_error_feedback.hpp": ("exchange/quantized.cpp", "no_error_feedback", "only facts, which exchanges ask for"),

@@ -1061,41 +1061,6 @@ TEST_CASE("diverged ranks: a device finds differences in sums, in codes and in m
   CHECK(in_first_masks.all_equal(of_masks));
 }
 
-TEST_CASE("diverged ranks: if a step overflows on one rank and another has another rate, all skip it, and continue") {
-  using communicator = slamb::thread_communicator;
-  const experiment e = small_experiment(21);
-  const auto check = [&]<class Optimizer>(std::type_identity<Optimizer>,
-                                          const typename Optimizer::options_type& options) {
-    std::vector<std::vector<float>> reached(world);
-    ranks_said all(world);
-    slamb::run_ranks(world, [&](slamb::thread_communicator its) {
-      const auto rank = static_cast<std::size_t>(its.rank());
-      replica mine(e.tensors, e.start);
-      made_optimizer run(Optimizer(mine.parameters(), options, std::move(its)));
-      take(run, mine, e, rank, 0, 5);
-      std::vector<float> gradient = e.gradients[5][rank];
-      if (rank == 0) gradient[3] = std::numeric_limits<float>::quiet_NaN();
-      mine.set_gradient(gradient);
-      const std::vector<float> before = mine.values();
-      std::string& said = all.of_rank[rank];
-      said = said_by([&] { run.step(rank == 1 ? 0.02 : 0.01); });
-      if (run.statistics().skipped_steps != 1) said += " NOT SKIPPED";
-      if (run.statistics().has_diverged) said += " PARTED";
-      if (!same_bits(mine.values(), before)) said += " MOVED";
-      said += said_by([&] { take(run, mine, e, rank, 5, e.steps()); });
-      reached[rank] = mine.values();
-    });
-    CAPTURE(all);
-    CHECK(all.all_equal(""));
-    for (const std::vector<float>& values : reached) CHECK(same_bits(std::span(values), std::span(reached[0])));
-  };
-  check(std::type_identity<slamb::lamb<communicator>>{}, {});
-  check(std::type_identity<slamb::one_bit_lamb<communicator>>{}, {.warm_up = {2}});
-  using backend = slamb::emulated_backend;
-  check(std::type_identity<slamb::lamb<communicator, backend>>{}, {});
-  check(std::type_identity<slamb::one_bit_lamb<communicator, slamb::sign, backend>>{}, {.warm_up = {2}});
-}
-
 TEST_CASE("diverged ranks: a call between steps does not read the rates of a step, which may be gone") {
   const experiment e = small_experiment(29);
   std::vector<std::vector<double>> rates(world, std::vector<double>{0.01});

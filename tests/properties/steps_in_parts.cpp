@@ -209,42 +209,6 @@ TEST_CASE("steps in parts: ready gradients are exchanged before the others are c
   CHECK(model.last == whole.last);
 }
 
-TEST_CASE("steps in parts: a failed sum does not change the state, and the step can be repeated") {
-  using flaky = test_support::flaky_communicator<thread_communicator>;
-  const experiment e = test_support::make_experiment(tensors, 33, 2, 1);
-  const slamb::lamb<flaky>::options_type options{.ranks = {.bucket_bytes = small_bucket}};
-  for (const std::uint64_t failing : {4U, 5U, 6U}) {  // the buckets, after four sums of the construction
-    CAPTURE(failing);
-    std::atomic<int> wrong{0};
-    slamb::run_ranks(2, [&](thread_communicator communicator) {
-      const int rank = communicator.rank();
-      replica copy(e.tensors, e.start);
-      slamb::lamb<flaky> run(copy.parameters(), options, flaky(std::move(communicator), {failing}), one_thread());
-      copy.set_gradient(e.gradients[0][static_cast<std::size_t>(rank)]);
-      const std::vector<std::byte> before = run.save_state();
-      bool thrown = false;
-      try {
-        step_in_parts(run, 0.01, 0, rank);
-      } catch (const slamb::communicator_error&) {
-        thrown = true;
-      }
-      if (!thrown || run.save_state() != before || !test_support::same_bits(copy.values(), e.start)) ++wrong;
-      step_in_parts(run, 0.01, 1, rank);
-      const std::vector<float> again = copy.values();
-
-      replica other(e.tensors, e.start);
-      slamb::lamb<> average(other.parameters());
-      std::vector<float> mean(again.size());
-      for (std::size_t i = 0; i < mean.size(); ++i)
-        mean[i] = static_cast<float>((double{e.gradients[0][0][i]} + double{e.gradients[0][1][i]}) / 2.0);
-      other.set_gradient(mean);
-      average.step(0.01);
-      if (!test_support::same_bits(again, other.values())) ++wrong;
-    });
-    CHECK(wrong == 0);
-  }
-}
-
 TEST_CASE("steps in parts: an error names the wrong call, which changes nothing") {
   small_model model;
   std::fill(model.first_gradient.begin(), model.first_gradient.end(), 0.25F);

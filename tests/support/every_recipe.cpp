@@ -12,7 +12,7 @@ namespace {
 
 std::vector<expected_phase> warmed_up(std::uint64_t steps) { return {{"warm-up", 1}, {"compressed", steps + 1}}; }
 
-using communicator = slamb::thread_communicator;
+using communicator = slamb::any_communicator<>;
 using slamb::layerwise_trust_ratio;
 
 template <class Compressor, class ErrorFeedback>

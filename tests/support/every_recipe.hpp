@@ -23,19 +23,20 @@ struct expected_phase {
 /// several ranks and if all tensors are compressed.
 struct recipe {
   std::string name;
-  optimizer_maker make;               // on ranks of thread_communicator
+  optimizer_maker make;               // on ranks of any Communicator
   std::vector<std::uint64_t> rounds;  // [steps], without SLAMB's averaging of parameters at step 1
   std::vector<expected_phase> phases;
-  bool averages_at_first = false;  // true for SLAMB by whole averages: it averages parameters at step 1
+  bool averages_at_first = false;      // true for SLAMB by whole averages: it averages parameters at step 1
+  bool exchanges_differences = false;  // true for SLAMB by differences: it exchanges them after its steps
   bool equalizes_momenta =
       false;  // true for 1-bit LAMB: it equalizes the momenta of all tensors when compression begins
 };
 
-/// True for options of SLAMB whose ParameterSync averages.
+/// True for options of SLAMB whose ParameterSync exchanges differences, or averages.
 template <class Options>
-constexpr bool averages_parameters() {
+constexpr bool synchronizes_parameters(bool by_differences) {
   if constexpr (requires(const Options& o) { o.parameter_sync; })
-    return !slamb::capability::sends_differences<decltype(Options::parameter_sync)>;
+    return slamb::capability::sends_differences<decltype(Options::parameter_sync)> == by_differences;
   else
     return false;
 }
@@ -45,8 +46,13 @@ recipe recipe_of(std::string name, const typename Optimizer::options_type& optio
                  std::vector<expected_phase> phases) {
   using options_type = typename Optimizer::options_type;
   constexpr bool equalizes = requires(const options_type& o) { o.trust_ratio.factor_change; };
-  return {std::move(name),   maker_of<Optimizer>(options),        std::move(rounds),
-          std::move(phases), averages_parameters<options_type>(), equalizes};
+  return {std::move(name),
+          maker_of<Optimizer>(options),
+          std::move(rounds),
+          std::move(phases),
+          synchronizes_parameters<options_type>(false),
+          synchronizes_parameters<options_type>(true),
+          equalizes};
 }
 
 constexpr std::size_t steps_of_recipes = 15;

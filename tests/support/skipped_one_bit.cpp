@@ -19,9 +19,14 @@ using zero_one_on = slamb::zero_one_adam<failing_communicator, slamb::sign, Back
 std::vector<skipping_recipe> skipping_one_bit() {
   constexpr auto per_tensor = slamb::scale_sharing::per_tensor;
   std::vector<skipping_recipe> all{
-      on_both<one_bit_adam_on>("one_bit_adam", {.warm_up = {3}, .compressor = {.zero_aware = true}}),
+      on_both<one_bit_adam_on>("one_bit_adam",
+                               {.bucket_bytes = small_bucket, .warm_up = {3}, .compressor = {.zero_aware = true}}),
       on_both<one_bit_lamb_on>("one_bit_lamb", {.warm_up = {3}}),
       on_both<one_bit_lamb_on>("one_bit_lamb, by tensor", {.warm_up = {3}, .compressor = {.scales = per_tensor}}),
+      on_both<one_bit_adam_on>("one_bit_adam, alone", {.compress_single_rank = true, .warm_up = {1}}),
+      on_both<one_bit_lamb_on>("one_bit_lamb, alone", {.compress_single_rank = true, .warm_up = {1}}),
+      on_both<zero_one_on>("zero_one_adam, by tensor",
+                           {.variance_schedule = {.freeze_step = 0}, .compressor = {.scales = per_tensor}}),
       on_both<automatic_on>("one_bit_lamb, automatic", {.warm_up = {.interval = 32, .most_steps = 5}}),
       // Steps 1 and 3 refresh the variance, steps 2 and 4 send gradients as signs; from then on τ = 6, 7, … with L = 1, 1, 2, 2,
       // 4, ….

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -46,41 +45,6 @@ class recording_communicator {
  private:
   Base base_;
   std::shared_ptr<exchange_log> log_;
-};
-
-/// Throws in the calls with the given numbers, before anything is sent, and works again afterwards.
-template <class Base>
-class flaky_communicator {
- public:
-  flaky_communicator(Base base, std::set<std::uint64_t> failing)
-      : base_(std::move(base)), failing_(std::move(failing)) {}
-
-  int rank() const { return base_.rank(); }
-  int size() const { return base_.size(); }
-
-  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
-    fail_if_due();
-    base_.all_reduce_sum(values, stream);
-  }
-  void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
-    fail_if_due();
-    base_.all_to_all(send, receive, stream);
-  }
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, slamb::host_stream stream) {
-    fail_if_due();
-    base_.all_gather(mine, all, stream);
-  }
-
-  std::uint64_t calls() const { return calls_; }
-
- private:
-  void fail_if_due() {
-    if (failing_.count(calls_++) != 0) throw slamb::communicator_error("flaky: not now");
-  }
-
-  Base base_;
-  std::set<std::uint64_t> failing_;
-  std::uint64_t calls_ = 0;
 };
 
 /// Keeps the first scale of the first message of every exchange, in both phases; see docs/algorithms/one_bit_exchange.md.
