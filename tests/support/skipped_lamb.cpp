@@ -27,9 +27,9 @@ using lamb_top_k = slamb::lamb<slamb::top_k, failing_communicator, Backend>;
 }  // namespace
 
 std::vector<skipping_recipe> skipping_lamb() {
-  return {on_both<adamw>("adamw", {.bucket_bytes = small_bucket}),
+  return {on_both<adamw>("adamw", {.ranks = {.bucket_bytes = small_bucket}}),
           on_both<lamb>("lamb", {}),
-          on_both<lamb>("lamb, clipped", {.max_gradient_norm = 1.0, .bucket_bytes = small_bucket}),
+          on_both<lamb>("lamb, clipped", {.max_gradient_norm = 1.0, .ranks = {.bucket_bytes = small_bucket}}),
           on_both<lamb_sign>("lamb, sign", {.max_gradient_norm = 1.0}),
           on_both<lamb_sign>("lamb, sign alone", {.compress_single_rank = true}),
           on_both<lamb_int8>("lamb, int8", {}),

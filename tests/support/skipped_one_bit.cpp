@@ -19,8 +19,9 @@ using zero_one_on = slamb::zero_one_adam<failing_communicator, slamb::sign, Back
 std::vector<skipping_recipe> skipping_one_bit() {
   constexpr auto per_tensor = slamb::scale_sharing::per_tensor;
   std::vector<skipping_recipe> all{
-      on_both<one_bit_adam_on>("one_bit_adam",
-                               {.bucket_bytes = small_bucket, .warm_up = {3}, .compressor = {.zero_aware = true}}),
+      on_both<one_bit_adam_on>(
+          "one_bit_adam",
+          {.ranks = {.bucket_bytes = small_bucket}, .warm_up = {3}, .compressor = {.zero_aware = true}}),
       on_both<one_bit_lamb_on>("one_bit_lamb", {.warm_up = {3}}),
       on_both<one_bit_lamb_on>("one_bit_lamb, by tensor", {.warm_up = {3}, .compressor = {.scales = per_tensor}}),
       on_both<one_bit_adam_on>("one_bit_adam, alone", {.compress_single_rank = true, .warm_up = {1}}),

@@ -23,8 +23,8 @@ using byte_chain = chain<random_k<>, slamb::int8>;
 
 std::vector<skipping_recipe> skipping_slamb() {
   std::vector<skipping_recipe> all{
-      on_both<with<random_k<>>::optimizer>("slamb",
-                                           {.local_steps = 3, .dense_below = 10, .bucket_bytes = small_bucket}),
+      on_both<with<random_k<>>::optimizer>(
+          "slamb", {.local_steps = 3, .dense_below = 10, .ranks = {.bucket_bytes = small_bucket}}),
       on_both<with<random_k<>>::optimizer>("slamb, H = 1", {.local_steps = 1, .dense_below = 10}),
       on_both<blend>("slamb, blend", {.local_steps = 3, .dense_below = 10}),
       on_both<with<drawn>::optimizer>("slamb, bernoulli", {.local_steps = 3, .dense_below = 10}),
