@@ -1,7 +1,6 @@
 // Type-erased communicators: they behave like the Communicator that they hold, and name the collective that it lacks.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <span>
@@ -46,39 +45,7 @@ struct noting_communicator : summing_communicator {
   void abort(const std::string& reason) { notes->push_back("abort: " + reason); }
 };
 
-std::vector<std::byte> bytes_of_rank(int rank, std::size_t count) {
-  std::vector<std::byte> all(count);
-  for (std::size_t i = 0; i < count; ++i) all[i] = std::byte(static_cast<unsigned char>(10 * rank) + i);
-  return all;
-}
-
 }  // namespace
-
-TEST_CASE("any_communicator: forwards collectives to the wrapped communicator") {
-  slamb::run_ranks(world, [](thread_communicator held) {
-    const int rank = held.rank();
-    any_communicator<> ranks(std::move(held));
-    CHECK(ranks.rank() == rank);
-    CHECK(ranks.size() == world);
-    std::array<float, 2> values{static_cast<float>(rank), 0.5F};
-    ranks.all_reduce_sum(values, {});
-    CHECK(values == std::array<float, 2>{0.0F + 1.0F + 2.0F, 1.5F});
-
-    std::vector<std::byte> word = bytes_of_rank(rank, 4);
-    ranks.broadcast(word, 1, {});
-    CHECK(word == bytes_of_rank(1, 4));
-
-    const std::vector<std::byte> mine = bytes_of_rank(rank, world);
-    std::vector<std::byte> all(world * mine.size()), received(mine.size());
-    ranks.all_gather(mine, all, {});
-    ranks.all_to_all(mine, received, {});
-    for (std::size_t r = 0; r < world; ++r) {
-      const std::vector<std::byte> theirs = bytes_of_rank(static_cast<int>(r), world);
-      CHECK(std::equal(theirs.begin(), theirs.end(), all.begin() + static_cast<std::ptrdiff_t>(r * theirs.size())));
-      CHECK(received[r] == theirs[static_cast<std::size_t>(rank)]);
-    }
-  });
-}
 
 TEST_CASE("any_communicator: get() returns the wrapped communicator, only by its own type") {
   any_communicator<> ranks(summing_communicator{});

@@ -45,6 +45,7 @@ enum class mistake {
   exchange_writes_late,    ///< writes to the buffer of an earlier call of 384 bytes
   exchange_of_one_thread,  ///< does nothing on threads other than the one that constructed it
   broadcast_from_rank_0,
+  broadcast_lacks_last_from_rank_0,  ///< of 1000 elements
   broadcast_not_to_last_rank,
 };
 
@@ -123,6 +124,8 @@ class wrong_communicator {
   void broadcast(std::span<T> values, int root, slamb::host_stream stream) {
     const std::vector<T> own(values.begin(), values.end());
     base_.broadcast(values, what_ == mistake::broadcast_from_rank_0 ? 0 : root, stream);
+    if (what_ == mistake::broadcast_lacks_last_from_rank_0 && root == 0 && rank() != 0 && values.size() == 1000)
+      values.back() = T{};
     if (what_ == mistake::broadcast_not_to_last_rank && rank() == size() - 1) std::ranges::copy(own, values.begin());
   }
 

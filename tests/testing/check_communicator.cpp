@@ -183,8 +183,10 @@ TEST_CASE("check_communicator: finds and names each mistake, on every rank") {
       {mistake::exchange_of_one_thread,
        "rank 0 of 3: all_to_all of 3 times 17 bytes: element 0 of the place of rank 0 is 165, but "},
       {mistake::broadcast_from_rank_0, "rank 1 of 3: broadcast of 15 bytes from root 2: `values` has rank 0's values"},
+      {mistake::broadcast_lacks_last_from_rank_0,
+       "rank 1 of 3: broadcast of 1000 bytes from root 0: element 999 of `values` is 0, but "},
       {mistake::broadcast_not_to_last_rank,
-       "rank 2 of 3: broadcast of 17 bytes from root 1: `values` has rank 2's values"},
+       "rank 2 of 3: broadcast of 15 bytes from root 0: `values` has rank 2's values"},
   };
   for (const expected& one : all) {
     CAPTURE(one.says);

@@ -203,8 +203,11 @@ class communicator_checker {
     }
     return all;
   }
+  /// Broadcasts come from the last rank, and from the first.
   void check_each(const checked_elements& of, std::size_t n) {
     for (const probe& p : each_of(of, n, rank_id_.size - 1)) verify(start(of, p));
+    if (rank_id_.size > 1 && of.has[static_cast<std::size_t>(collective::broadcast)])
+      verify(start(of, on_trial(of, collective::broadcast, n, 0)));
   }
   void check_contents() {
     for (const sum_content content : {sum_content::integers, sum_content::bytes, sum_content::tiny, sum_content::huge,
@@ -349,7 +352,7 @@ void check_communicator_on(checked_communicator on, C& ranks, Stream stream, con
 /// Checks that a Communicator does what optimizers rely on, as docs/extend/communicator.md specifies: sums of floats;
 /// all_gather, all_to_all and broadcast of bytes, if it has them; all_reduce_in_node, if its ranks are nodes. Sizes are 0, 1,
 /// fewer than ranks, odd and large. Spans are not aligned, and have margins that must not be written. Values have either sign,
-/// and some are denormal, huge, infinite or NaN. Sums must have the same bits on all ranks. Every rank is root once. Calls
+/// and some are denormal, huge, infinite or NaN. Sums must have the same bits on all ranks. Every rank is root. Calls
 /// follow each other directly, repeat, and come from a second thread too.
 ///
 /// Without a Backend, spans are host memory and the stream is a host_stream. With one, they are in its memory and calls are on

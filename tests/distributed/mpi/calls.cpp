@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdint>
 #include <slamb/slamb.hpp>
-#include <slamb/testing/check_communicator.hpp>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -129,26 +128,19 @@ TEST_CASE("mpi_communicator: all_gather in place") {
 
 TEST_CASE("mpi_communicator: sums have the bits of sums by threads") {
   constexpr std::size_t size = 10'007;
-  const auto value = [](int rank, std::size_t i) { return test_support::communicator_suite::input<float>(rank, i); };
+  using mpi_tests::value_of_rank;
   mpi_communicator communicator(MPI_COMM_WORLD, {.piece_bytes = 4096});
   std::vector<float> by_processes(size);
-  for (std::size_t i = 0; i < size; ++i) by_processes[i] = value(communicator.rank(), i);
+  for (std::size_t i = 0; i < size; ++i) by_processes[i] = value_of_rank(communicator.rank(), i);
   communicator.all_reduce_sum(std::span<float>(by_processes), host_stream{});
   std::vector<float> by_threads;
   slamb::run_ranks(communicator.size(), [&](slamb::thread_communicator threads) {
     std::vector<float> values(size);
-    for (std::size_t i = 0; i < size; ++i) values[i] = value(threads.rank(), i);
+    for (std::size_t i = 0; i < size; ++i) values[i] = value_of_rank(threads.rank(), i);
     threads.all_reduce_sum(std::span<float>(values), host_stream{});
     if (threads.rank() == 0) by_threads = values;
   });
   CHECK(by_processes == by_threads);
-}
-
-TEST_CASE("mpi_communicator: passes check_communicator") {
-  mpi_communicator communicator;
-  CHECK_NOTHROW(slamb::check_communicator<double>(communicator, {.large = 20'001}));
-  mpi_communicator in_pieces(MPI_COMM_WORLD, {.piece_bytes = 1000, .message_bytes = 65});
-  CHECK_NOTHROW(slamb::check_communicator(in_pieces, {.large = 2001}));
 }
 
 TEST_CASE("mpi_communicator: check passes on a working communicator") {

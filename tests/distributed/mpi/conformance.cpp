@@ -2,44 +2,34 @@
 #include <doctest/doctest.h>
 
 #include <cstddef>
-#include <cstdint>
 
+#include "support/conformance.hpp"
 #include "world.hpp"
 
 namespace mpi_conformance_tests {
 namespace {
 
-using namespace test_support::communicator_suite;
-using mpi_tests::mpi_world;
-using mpi_tests::processes;
+/// Runs the suite on all processes, with communicators of these settings.
+void check_conforms(const slamb::mpi_options& options, std::size_t large) {
+  CAPTURE(options.piece_bytes);
+  CAPTURE(options.message_bytes);
+  slamb::mpi_communicator mine(MPI_COMM_WORLD, options);
+  CHECK_NOTHROW(test_support::require_conforming(mine, slamb::communicator_check{.large = large}));
+}
 
 }  // namespace
 
 TEST_CASE("mpi_communicator: conforms for all element types") {
-  const int ranks = processes::all();
-  struct sizes {
-    std::size_t piece, message;
-  };
-  for (const auto& [piece, message] :
-       {sizes{1 << 22, 60 << 10}, sizes{64, 64}, sizes{1000, 1 << 30}, sizes{1000, 65}}) {
-    CAPTURE(piece);
-    CAPTURE(message);
-    const mpi_world world{{.piece_bytes = piece, .message_bytes = message}};
-    check_small_sizes<float>(world, ranks);
-    check_small_sizes<double>(world, ranks);
-    check_small_sizes<std::int32_t>(world, ranks);
-    check_small_sizes<std::uint8_t>(world, ranks);
-    check_small_sizes<std::uint64_t>(world, ranks);
-  }
+  check_conforms({.piece_bytes = 1 << 22, .message_bytes = 60 << 10}, 20'001);
+  check_conforms({.piece_bytes = 64, .message_bytes = 64}, 2001);
+  check_conforms({.piece_bytes = 1000, .message_bytes = 1 << 30}, 2001);
+  check_conforms({.piece_bytes = 1000, .message_bytes = 65}, 2001);
 }
 
 TEST_CASE("mpi_communicator: conforms for large payloads") {
-  const int ranks = processes::all();
-  check_size<float>(mpi_world{}, ranks, large);
-  check_size<float>(mpi_world{{.piece_bytes = 100'000}}, ranks, large);
-  check_size<std::uint8_t>(mpi_world{{.piece_bytes = 65'537}}, ranks, large);
-  check_size<std::uint64_t>(mpi_world{{.message_bytes = 999}}, ranks, large);
-  check_size<float>(mpi_world{{.message_bytes = 1 << 30}}, ranks, large);
+  check_conforms({}, 100'003);
+  check_conforms({.piece_bytes = 65'537, .message_bytes = 999}, 100'003);
+  check_conforms({.message_bytes = 1 << 30}, 100'003);
 }
 
 }  // namespace mpi_conformance_tests

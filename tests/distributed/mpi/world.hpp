@@ -1,13 +1,12 @@
-// The processes that mpirun started, as worlds for the communicators' suite.
+// The processes that mpirun started, and what they send.
 #pragma once
 
 #include <mpi.h>
 
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <slamb/mpi.hpp>
-#include <span>
-#include <utility>
-
-#include "support/communicator_suite.hpp"
 
 namespace mpi_tests {
 
@@ -39,26 +38,11 @@ class processes {
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
-/// All processes, with communicators of these settings.
-struct mpi_world {
-  using communicator_type = slamb::mpi_communicator;
-  slamb::mpi_options options{};
-
-  template <class F>
-  void run(int /*ranks*/, F body) const {
-    body(slamb::mpi_communicator(MPI_COMM_WORLD, options));
-  }
-
-  template <class T>
-  void share(test_support::communicator_suite::outcome<T>& result) const {
-    for (std::size_t rank = 0; rank < result.size(); ++rank) {
-      unsigned long long size = result[rank].values().size();
-      MPI_Bcast(&size, 1, MPI_UNSIGNED_LONG_LONG, static_cast<int>(rank), MPI_COMM_WORLD);
-      if (result[rank].values().size() != size) result[rank] = test_support::communicator_suite::buffer<T>(size);
-      const auto all = std::as_writable_bytes(result[rank].with_margins());
-      MPI_Bcast(all.data(), static_cast<int>(all.size()), MPI_BYTE, static_cast<int>(rank), MPI_COMM_WORLD);
-    }
-  }
-};
+/// Element i of a rank: numbers of either sign, whose sums depend on the order of the terms.
+inline float value_of_rank(int rank, std::size_t i) {
+  const std::uint64_t bits = (i * 64 + static_cast<std::uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15U;
+  const float fraction = 1.0F + static_cast<float>(bits >> 41U) / 8388608.0F;
+  return std::ldexp((bits >> 40U & 1U) != 0 ? fraction : -fraction, static_cast<int>(bits >> 37U & 7U));
+}
 
 }  // namespace mpi_tests

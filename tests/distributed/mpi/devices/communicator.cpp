@@ -15,12 +15,11 @@
 
 #include "../world.hpp"
 #include "device_buffer.hpp"
-#include "slamb/testing/check_communicator.hpp"
+#include "support/conformance.hpp"
 #include "support/memory_on_stream.hpp"
 
 namespace {
 
-using namespace test_support::communicator_suite;
 using mpi_tests::device_buffer;
 using mpi_tests::processes;
 using slamb::cuda_mpi_communicator;
@@ -41,24 +40,25 @@ struct mpi_that {
   }
 };
 
-// All processes, with one communicator for all calls.
-struct device_world : mpi_tests::mpi_world {
-  using communicator_type = mpi_tests::rank_on_device;
-  cuda_mpi_communicator* communicator;
-
-  template <class F>
-  void run(int /*ranks*/, F body) const {
-    body(communicator_type(*communicator));
-    CHECK(device_stand_in::last_error == cudaSuccess);
-  }
-};
-
-// Runs the suite for float at all sizes, with a communicator of these options.
-void check_conforms(const mpi_device_options& options) {
+// Runs the suite on the stand-in's device memory, with a communicator of these options.
+void check_conforms(const mpi_device_options& options, std::size_t large) {
   CAPTURE(options.staging_bytes);
   CAPTURE(options.messages.piece_bytes);
-  cuda_mpi_communicator communicator(MPI_COMM_WORLD, options);
-  check_small_sizes<float>(device_world{{}, &communicator}, processes::all());
+  std::map<void*, std::unique_ptr<device_stand_in::memory>> device;
+  const slamb::allocator memory{.allocate =
+                                    [&device](std::size_t bytes) {
+                                      auto allocated = std::make_unique<device_stand_in::memory>(bytes);
+                                      void* const first = allocated->data();
+                                      device[first] = std::move(allocated);
+                                      return first;
+                                    },
+                                .deallocate = [&device](void* first, std::size_t /*bytes*/) { device.erase(first); }};
+  CUstream_st stream;
+  cuda_mpi_communicator mine(MPI_COMM_WORLD, options);
+  CHECK_NOTHROW(test_support::require_conforming(mine,
+                                                 test_support::memory_on_stream{.stream = &stream, .memory = memory},
+                                                 slamb::communicator_check{.large = large}));
+  CHECK(device_stand_in::last_error == cudaSuccess);
 }
 
 std::string message_of(auto&& call) {
@@ -72,7 +72,7 @@ std::string message_of(auto&& call) {
 
 std::vector<float> values_of(int rank, std::size_t size) {
   std::vector<float> values(size);
-  for (std::size_t i = 0; i < size; ++i) values[i] = input<float>(rank, i);
+  for (std::size_t i = 0; i < size; ++i) values[i] = mpi_tests::value_of_rank(rank, i);
   return values;
 }
 
@@ -80,7 +80,7 @@ std::vector<float> values_of(int rank, std::size_t size) {
 std::vector<float> host_sums(std::size_t size) {
   slamb::mpi_communicator host;
   std::vector<float> values = values_of(host.rank(), size);
-  host.all_reduce_sum(std::span<float>(values), host_stream{});
+  host.all_reduce_sum(std::span<float>(values), slamb::host_stream{});
   return values;
 }
 
@@ -88,41 +88,20 @@ std::vector<float> host_sums(std::size_t size) {
 
 TEST_CASE("cuda_mpi_communicator: conforms with staging buffers of several sizes") {
   for (const std::size_t bytes : {std::size_t{1} << 25, std::size_t{128}, std::size_t{5000}})
-    check_conforms({.messages = {.piece_bytes = 1000, .message_bytes = 100}, .staging_bytes = bytes});
-  cuda_mpi_communicator communicator(MPI_COMM_WORLD, {.staging_bytes = 1 << 15});
-  check_size<std::uint64_t>(device_world{{}, &communicator}, processes::all(), 10'007);
-  check_size<std::uint8_t>(device_world{{}, &communicator}, processes::all(), 100'003);
-}
-
-TEST_CASE("cuda_mpi_communicator: passes check_communicator on a stream, with both transports") {
-  const mpi_that reaches(true);
-  std::map<void*, std::unique_ptr<device_stand_in::memory>> device;
-  const slamb::allocator memory{.allocate =
-                                    [&device](std::size_t bytes) {
-                                      auto allocated = std::make_unique<device_stand_in::memory>(bytes);
-                                      void* const first = allocated->data();
-                                      device[first] = std::move(allocated);
-                                      return first;
-                                    },
-                                .deallocate = [&device](void* first, std::size_t /*bytes*/) { device.erase(first); }};
-  for (const mpi_transport transport : {mpi_transport::staged, mpi_transport::direct}) {
-    CUstream_st stream;
-    cuda_mpi_communicator communicator(MPI_COMM_WORLD, {.transport = transport, .staging_bytes = 4096});
-    CHECK_NOTHROW(slamb::check_communicator<double>(
-        communicator, test_support::memory_on_stream{.stream = &stream, .memory = memory}, {.large = 2001}));
-    CHECK(device_stand_in::last_error == cudaSuccess);
-  }
+    check_conforms({.messages = {.piece_bytes = 1000, .message_bytes = 100}, .staging_bytes = bytes}, 2001);
+  check_conforms({.staging_bytes = 1 << 15}, 100'003);
 }
 
 TEST_CASE("cuda_mpi_communicator: conforms with streams that run at once") {
   device_stand_in::is_lazy = false;
-  check_conforms({.staging_bytes = 1000});
+  check_conforms({.staging_bytes = 1000}, 2001);
   device_stand_in::is_lazy = true;
 }
 
-TEST_CASE("cuda_mpi_communicator: conforms with a CUDA-aware MPI") {
+TEST_CASE("cuda_mpi_communicator: conforms with a CUDA-aware MPI, with both transports") {
   const mpi_that reaches(true);
-  check_conforms({.messages = {.piece_bytes = 64}, .transport = mpi_transport::direct});
+  check_conforms({.messages = {.piece_bytes = 64}, .transport = mpi_transport::direct}, 2001);
+  check_conforms({.transport = mpi_transport::staged, .staging_bytes = 4096}, 2001);
 }
 
 TEST_CASE("cuda_mpi_communicator: sums have the bits of mpi_communicator, with both transports") {
