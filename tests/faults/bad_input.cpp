@@ -627,6 +627,30 @@ TEST_CASE("bad input: different rows are rejected on all ranks, and the message 
           "optimizer with the same arguments on all ranks");
 }
 
+namespace {
+
+/// Says nothing of its options, so that only the library compares them.
+struct silent_quantizer : slamb::int8 {
+  template <class Fields>
+  void describe(Fields& /*fields*/) const {}
+};
+
+}  // namespace
+
+TEST_CASE("bad input: members of a quantizer that messages depend on are compared, also if it does not describe them") {
+  using lamb = slamb::lamb<thread_communicator, silent_quantizer>;
+  using chained = slamb::slamb<thread_communicator, slamb::chain<slamb::random_k<>, silent_quantizer>>;
+  using differences = slamb::slamb<thread_communicator, slamb::sync::quantized_difference<silent_quantizer>>;
+  check_disagreement<lamb>("the block of a quantizer: 128 on rank 0, 64 on rank ",
+                           [](model&, auto& o) { o.compressor.block = 64; });
+  check_disagreement<lamb>("the seed of a quantizer: 0 on rank 0, 7 on rank ",
+                           [](model&, auto& o) { o.compressor.seed = 7; });
+  check_disagreement<chained>("the block of a quantizer: 128 on rank 0, 64 on rank ",
+                              [](model&, auto& o) { o.compressor.quantizer.block = 64; });
+  check_disagreement<differences>("the block of a quantizer: 128 on rank 0, 64 on rank ",
+                                  [](model&, auto& o) { o.parameter_sync.mean_quantizer.block = 64; });
+}
+
 TEST_CASE("bad input: different settings are rejected on all ranks, and the message names the difference") {
   using lamb = slamb::lamb<thread_communicator>;
   using sparse = slamb::slamb<thread_communicator>;

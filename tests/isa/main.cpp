@@ -27,12 +27,16 @@ bool own_types(const char* name, const isa_types& types) {
   return true;
 }
 
-int compare(const char* name, isa_hashes (*training)(std::uint64_t), isa_types (*types)()) {
+int compare(const char* name, isa_hashes (*training)(std::uint64_t), isa_types (*types)(), const char* (*choice)()) {
   if (!isa_runs_here(name)) {
     std::printf("skipped: this processor has no %s\n", name);
     return isa_skipped;
   }
   if (!own_types(name, types())) return 1;
+  if (std::strcmp(isa_choice_baseline(), choice()) != 0) {
+    std::printf("choose has two names, baseline's and %s': %s, %s\n", name, isa_choice_baseline(), choice());
+    return 1;
+  }
   const isa_hashes expected = isa_training_baseline(1);
   const isa_hashes got = training(1);
   print("baseline", expected);
@@ -49,8 +53,9 @@ int compare(const char* name, isa_hashes (*training)(std::uint64_t), isa_types (
 
 int main(int count, char** arguments) {
   const char* const name = count == 2 ? arguments[1] : "";
-  if (std::strcmp(name, "avx2") == 0) return compare(name, isa_training_avx2, isa_types_avx2);
-  if (std::strcmp(name, "avx512f") == 0) return compare(name, isa_training_avx512f, isa_types_avx512f);
+  if (std::strcmp(name, "avx2") == 0) return compare(name, isa_training_avx2, isa_types_avx2, isa_choice_avx2);
+  if (std::strcmp(name, "avx512f") == 0)
+    return compare(name, isa_training_avx512f, isa_types_avx512f, isa_choice_avx512f);
   std::fprintf(stderr, "usage: isa_together avx2|avx512f\n");
   return 2;
 }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -92,4 +93,9 @@ extern "C" isa_types SLAMB_ISA_JOIN(isa_types_, SLAMB_ISA)() {
   return {{typeid(slamb::adamw<>).name(), typeid(slamb::lamb<>).name(), typeid(slamb::slamb<>).name(),
            typeid(slamb::slamb_by_differences<>).name(), typeid(slamb::one_bit_lamb<>).name(),
            typeid(slamb::zero_one_adam<>).name()}};
+}
+
+extern "C" const char* SLAMB_ISA_JOIN(isa_choice_, SLAMB_ISA)() {
+  static const std::string name = slamb::detail::name_of_choice<slamb::lamb<>, slamb::slamb<>>();
+  return name.c_str();
 }

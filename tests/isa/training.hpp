@@ -29,6 +29,11 @@ extern "C" isa_types isa_types_baseline();
 extern "C" isa_types isa_types_avx2();
 extern "C" isa_types isa_types_avx512f();
 
+/// The name by which ranks compare what they give to `choose`. It must be equal, since ranks may have different instruction sets.
+extern "C" const char* isa_choice_baseline();
+extern "C" const char* isa_choice_avx2();
+extern "C" const char* isa_choice_avx512f();
+
 /// The exit status, and the message, where the processor lacks an instruction set.
 inline constexpr int isa_skipped = 77;
 

@@ -19,8 +19,11 @@ namespace slamb {
 ///
 /// *Cost*: `Quantizer::bits_per_element` for each element that `Sparsifier` selects, in each of two phases.
 /// *Determinism*: see `Sparsifier` and `Quantizer`.
-template <class Sparsifier, quantizer Quantizer>
+template <class Sparsifier, class Quantizer>
 struct chain {
+  static_assert(detail::selects<Sparsifier> && quantizer<Quantizer>,
+                "slamb: a chain is of a sparsifier and a quantizer, in this order: chain<random_k<>, int8>");
+
   Sparsifier sparsifier{};
   Quantizer quantizer{};
 

@@ -10,7 +10,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <typeinfo>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -163,10 +163,23 @@ choose_options::keep_rule rule_of(const choose_options& options) {
                               " with the same policies");
 }
 
+/// Names both optimizers for a comparison of ranks. Not by their types, whose names contain the instruction set: ranks may be compiled
+/// for different ones.
+template <class Dense, class Compressed>
+std::string name_of_choice() {
+  const state_kind dense = kind_of<Dense>(), compressed = kind_of<Compressed>();
+  std::string both = "choose";
+  for (const std::string_view name : {dense.recipe, dense.policies, compressed.recipe, compressed.policies}) {
+    both += ' ';
+    both += name;
+  }
+  return both;
+}
+
 template <class Dense, class Compressed>
 consistency_check fields_of_choice(const choose_options& options, choose_options::keep_rule rule, std::size_t tensors,
                                    std::uint64_t elements) {
-  consistency_check all(std::string("choose ") + typeid(Dense).name() + " " + typeid(Compressed).name(), tensors);
+  consistency_check all(name_of_choice<Dense, Compressed>(), tensors);
   all.add_word("the optimizer that is kept (choose_options's keep, or the optimizer of its saved state)",
                static_cast<std::uint64_t>(rule));
   all.add("choose_options's margin", options.margin);

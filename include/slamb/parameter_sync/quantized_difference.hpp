@@ -43,8 +43,12 @@ namespace sync {
 ///
 /// @tparam Quantizer      Q, of the differences
 /// @tparam MeanQuantizer  M, of their mean; the coarser, the later the mean is sent. For a Q of one bit, name a finer M
-template <quantizer Quantizer = four_levels, quantizer MeanQuantizer = Quantizer>
+template <class Quantizer = four_levels, class MeanQuantizer = Quantizer>
 struct quantized_difference {
+  static_assert(
+      quantizer<Quantizer> && quantizer<MeanQuantizer>,
+      "slamb: sync::quantized_difference sends every element in few bits; its arguments must be quantizers, such "
+      "as four_levels or int4");
   static constexpr std::int64_t default_local_steps = 2;
 
   Quantizer quantizer = detail::with_scales_of_tensors<Quantizer>();

@@ -75,6 +75,10 @@ struct sparse_exchange_settings {
 template <class Compressor, class ErrorFeedback, class Context>
 class sparse_exchange {
   using sparsifier_type = std::remove_cvref_t<decltype(sparsifier_of(std::declval<Compressor&>()))>;
+  static_assert(
+      sparsifier<sparsifier_type> || data_dependent_sparsifier<sparsifier_type>,
+      "slamb: a sparse exchange needs a sparsifier: at(step) returns a trivially copyable selection with bool "
+      "selects(coordinate) const; or choose(values, count, bits) sets bits");
   using selector_type = selector<sparsifier_type, Context>;
   static constexpr bool is_quantized = capability::chained<Compressor>;
   static constexpr bool keeps_error_apart = is_quantized && bool(ErrorFeedback::worker_state);

@@ -91,6 +91,13 @@ class two_phase_exchange {
   };
   static_assert(has_seed_if_random<signal_quantizer> && has_seed_if_random<mean_quantizer>,
                 "slamb: a quantizer with is_stochastic = true must have a member seed for its random numbers");
+  template <class Q>
+  static constexpr bool has_whole_scale_code =
+      capability::sends_scales_in_bytes<Q> || !(
+                                                  requires { &Q::encode_scale; } || requires { &Q::decode_scale; });
+  static_assert(has_whole_scale_code<signal_quantizer> && has_whole_scale_code<mean_quantizer>,
+                "slamb: a quantizer that sends scales in bytes must have a member block, std::uint8_t "
+                "encode_scale(float) const and float decode_scale(std::uint8_t) const");
 
  public:
   /// @throws std::invalid_argument if a quantizer's block is out of range

@@ -13,10 +13,14 @@
 
 namespace slamb::detail {
 
+/// Has the bits of a quantizer, but not all its members.
+template <class P>
+inline constexpr bool is_almost_a_quantizer = compressor<P> && !selects<P> && !quantizer<P>;
+
 // The roles. No type of the library fits two of them. A recipe adds those of its schedules.
 struct compressor_role {
   template <class P>
-  static constexpr bool fits = compressor<P>;
+  static constexpr bool fits = compressor<P> && !is_almost_a_quantizer<P>;
 };
 struct error_feedback_role {
   template <class P>
@@ -55,7 +59,16 @@ constexpr bool is_almost_a_policy() {
   constexpr bool has_errors = requires { P::worker_state; };
   constexpr bool has_rank = requires(P & p) { p.rank(); };
   constexpr bool has_executor = requires { typename P::executor_type; };
-  if constexpr (has_sums && !trust_ratio<P>)
+  if constexpr (!std::is_same_v<P, std::remove_cv_t<P>>)
+    static_assert(std::is_same_v<P, std::remove_cv_t<P>>,
+                  "slamb: a template argument of an optimizer is const; name the type without const");
+  else if constexpr (is_almost_a_quantizer<P>)
+    static_assert(
+        quantizer<P>,
+        "slamb: a template argument of an optimizer has bits_per_element, as a quantizer has, but is none. A "
+        "quantizer has bits_per_element from 1 to 32, a scale, with a scale also a member scales or block, and "
+        "const functions encode(x, scale, uniform) and decode(code, scale)");
+  else if constexpr (has_sums && !trust_ratio<P>)
     static_assert(trust_ratio<P>,
                   "slamb: a template argument of an optimizer has sums_per_segment, as a TrustRatio has, but is none");
   else if constexpr (has_errors && !error_feedback<P>)
@@ -82,7 +95,7 @@ struct roles {
 template <class P, class Roles>
 struct is_policy {
   static constexpr bool value = true;
-  static constexpr int fitting = Roles::template fitting<P>;
+  static constexpr int fitting = std::is_same_v<P, std::remove_cv_t<P>> ? Roles::template fitting<P> : 0;
 
   static_assert(
       fitting > 0 || is_almost_a_policy<P>(),

@@ -25,10 +25,30 @@ void validate_policy(const Policy& policy) {
   if constexpr (requires { policy.validate(); }) policy.validate();
 }
 
+/// Adds the members of a quantizer on which messages depend, whether or not it describes them, and those of the quantizers in a
+/// chain or a ParameterSync.
+template <class Policy>
+void describe_quantizers(const Policy& policy, consistency_check& fields) {
+  if constexpr (quantizer<Policy>) {
+    if constexpr (requires { policy.block; })
+      fields.add_word("the block of a quantizer", static_cast<std::uint64_t>(policy.block));
+    if constexpr (requires { policy.scales; })
+      fields.add_word("the scales of a quantizer (0: fused, 1: per tensor)",
+                      policy.scales == scale_sharing::per_tensor ? 1 : 0);
+    if constexpr (capability::stochastic_quantizer<Policy> && requires { policy.seed; })
+      fields.add_word("the seed of a quantizer", static_cast<std::uint64_t>(policy.seed));
+    if constexpr (requires { policy.zero_aware; })
+      fields.add_word("zero_aware of a quantizer", policy.zero_aware ? 1 : 0);
+  }
+  if constexpr (requires { policy.quantizer; }) describe_quantizers(policy.quantizer, fields);
+  if constexpr (requires { policy.mean_quantizer; }) describe_quantizers(policy.mean_quantizer, fields);
+}
+
 /// Calls `describe(fields)` of a policy that has one. It lists the options that must be equal on all ranks.
 template <class Policy>
 void describe_policy(const Policy& policy, consistency_check& fields) {
   if constexpr (requires { policy.describe(fields); }) policy.describe(fields);
+  describe_quantizers(policy, fields);
 }
 
 /// Checks the members below that a recipe's options have.
