@@ -319,7 +319,7 @@ TEST_CASE("calls: measure_next_step counts as a call") {
   const auto check = [](auto& run, const std::function<void()>& make) {
     struct opened : std::remove_reference_t<decltype(run)> {
       static slamb::detail::recipe_call begin(const std::remove_reference_t<decltype(run)>& of) {
-        return (of.*&opened::called)("step()");
+        return (of.*&opened::lock_call)("step()");
       }
     };
     {
