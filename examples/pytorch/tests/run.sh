@@ -7,7 +7,7 @@
 # With the torch of the system's Python (Debian: python3-torch), or, with --newest, the newest torch on PyPI: 3 GB. The environment
 # is build/pytorch/system or build/pytorch/newest, and is used again by later runs. PYTHON names the interpreter. Needs a C++20
 # compiler; pip fetches everything else. The last line is pytest's, with the number of tests. If CI=true, the package is installed
-# from its source archive.
+# from its source archive. Two processes of pytest share the tests, unless arguments choose some.
 # --clients: only the tests of the folder clients, which no other run includes, with the newest torch, transformers, accelerate and
 # lightning on PyPI, in build/pytorch/clients: 4 GB.
 set -euo pipefail
@@ -43,7 +43,7 @@ options=()
 pip() { "$environment/bin/python" -m pip --disable-pip-version-check install --quiet "$@"; }
 [[ $kind == newest ]] && pip --upgrade torch numpy matplotlib tqdm
 [[ $kind == clients ]] && pip --upgrade torch numpy transformers accelerate lightning
-pip pytest pytest-timeout
+pip pytest pytest-timeout pytest-xdist
 # The archive shows that it has all that its build needs. From the checkout, pip compiles only what has changed.
 if [[ "${CI:-}" == true ]]; then
   archive="$(mktemp -d)"
@@ -61,5 +61,8 @@ cd "$environment"
 export OMP_NUM_THREADS=1
 tests=("$here/tests" "$here/../many_ranks/tests")
 [[ $kind == clients ]] && tests=("$here/tests/clients")
+# Half of the time one processor is enough, for one process of pytest. A choice of tests is run by one.
+parallel=()
+[[ $kind != clients ]] && (($# == 0)) && parallel=(--numprocesses 2 --dist loadgroup)
 # Twice what a launch of ranks may take (tests/launch.py).
-exec "$environment/bin/python" -m pytest -q -p no:cacheprovider --timeout 600 "${tests[@]}" "$@"
+exec "$environment/bin/python" -m pytest -q -p no:cacheprovider --timeout 600 ${parallel[@]+"${parallel[@]}"} "${tests[@]}" "$@"
