@@ -270,9 +270,10 @@ cuda_suite() {
 pytorch_suite() {
   local name="$1" started=$SECONDS status=0 counts passes skips
   run bash examples/pytorch/tests/run.sh "${@:2}" || status=$?
-  counts="$(grep -E '^[0-9].* in [0-9.]+s' "$log" | tail -n 1)"
-  passes="$(sed -nE 's/.*\b([0-9]+) passed.*/\1/p' <<<"$counts")"
-  skips="$(sed -nE 's/.*\b([0-9]+) skipped.*/\1/p' <<<"$counts")"
+  counts="$(grep -E '^[0-9].* in [0-9.]+s' "$log")"  # a line of each process of pytest
+  passes="$(sed -nE 's/.*\b([0-9]+) passed.*/\1/p' <<<"$counts" | awk '{n += $1} END {if (NR > 0) print n}')"
+  skips="$(sed -nE 's/.*\b([0-9]+) skipped.*/\1/p' <<<"$counts" | awk '{n += $1} END {print n + 0}')"
+  counts="${counts//$'\n'/; }"
   if ((status != 0)) || [[ -z "$passes" ]]; then
     failed=$((failed + 1))
     cat "$log"

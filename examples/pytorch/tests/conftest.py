@@ -41,22 +41,6 @@ SHORT = {
 collect_ignore = ["clients"]
 
 
-# With several processes of pytest, one has all tests that start others by torchrun, which share launches and a port, and one has
-# those that share a library that they compile.
-GROUPS = {"processes": ("test_ranks_", "test_package", "test_compare"), "library": ("test_train",)}
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "xdist_group(name): run by one process of pytest-xdist")
-
-
-def pytest_collection_modifyitems(items):
-    for item in items:
-        for group, files in GROUPS.items():
-            if Path(item.fspath).name.startswith(files):
-                item.add_marker(pytest.mark.xdist_group(group))
-
-
 def pytest_terminal_summary(terminalreporter, config):
     if not any("clients" in Path(one).parts for one in config.args):
         terminalreporter.write_line("Not in this run: tests/clients; see bash tests/run.sh --clients")

@@ -6,8 +6,8 @@
 #
 # With the torch of the system's Python (Debian: python3-torch), or, with --newest, the newest torch on PyPI: 3 GB. The environment
 # is build/pytorch/system or build/pytorch/newest, and is used again by later runs. PYTHON names the interpreter. Needs a C++20
-# compiler; pip fetches everything else. The last line is pytest's, with the number of tests. If CI=true, the package is installed
-# from its source archive. Two processes of pytest share the tests, unless arguments choose some.
+# compiler; pip fetches everything else. The last line of pytest has the number of tests. If CI=true, the package is installed
+# from its source archive. Without an argument two processes of pytest share the tests, and each prints its number.
 # --clients: only the tests of the folder clients, which no other run includes, with the newest torch, transformers, accelerate and
 # lightning on PyPI, in build/pytorch/clients: 4 GB.
 set -euo pipefail
@@ -43,7 +43,7 @@ options=()
 pip() { "$environment/bin/python" -m pip --disable-pip-version-check install --quiet "$@"; }
 [[ $kind == newest ]] && pip --upgrade torch numpy matplotlib tqdm
 [[ $kind == clients ]] && pip --upgrade torch numpy transformers accelerate lightning
-pip pytest pytest-timeout pytest-xdist
+pip pytest pytest-timeout
 # The archive shows that it has all that its build needs. From the checkout, pip compiles only what has changed.
 if [[ "${CI:-}" == true ]]; then
   archive="$(mktemp -d)"
@@ -61,8 +61,17 @@ cd "$environment"
 export OMP_NUM_THREADS=1
 tests=("$here/tests" "$here/../many_ranks/tests")
 [[ $kind == clients ]] && tests=("$here/tests/clients")
-# Half of the time one processor is enough, for one process of pytest. A choice of tests is run by one.
-parallel=()
-[[ $kind != clients ]] && (($# == 0)) && parallel=(--numprocesses 2 --dist loadgroup)
 # Twice what a launch of ranks may take (tests/launch.py).
-exec "$environment/bin/python" -m pytest -q -p no:cacheprovider --timeout 600 ${parallel[@]+"${parallel[@]}"} "${tests[@]}" "$@"
+pytest=("$environment/bin/python" -m pytest -q -p no:cacheprovider --timeout 600)
+if [[ $kind == clients ]] || (($# > 0)); then exec "${pytest[@]}" "${tests[@]}" "$@"; fi
+
+# Two processes, because the tests that start programs mostly wait. All of those are in one, because they share launches and a port.
+starting=("$here"/tests/test_{ranks_*,package,compare}.py)
+others="$(mktemp)"
+trap 'rm -f "$others"' EXIT
+"${pytest[@]}" "${tests[@]}" "${starting[@]/#/--ignore=}" >"$others" 2>&1 &
+status=0
+"${pytest[@]}" "${starting[@]}" || status=$?
+wait $! || status=$?
+cat "$others"
+exit "$status"
