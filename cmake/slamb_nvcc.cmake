@@ -18,13 +18,18 @@ add_library(slamb_thrust INTERFACE)
 target_include_directories(slamb_thrust SYSTEM
                            INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${CUDAToolkit_INCLUDE_DIRS};${CUDAToolkit_INCLUDE_DIRS}/cccl>")
 
-# slamb_shorten_nvcc(<target>): reduces nvcc's time for a program: host code with -O1; device code only for the first
-# architecture, with PTX, which newer GPUs compile for themselves. slamb_device_tests are compiled for all architectures.
+# slamb_shorten_host_code(<target>): compiles host code with -Og in place of -O3, also that of nvcc's sources.
+function(slamb_shorten_host_code target)
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-Og>" "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Og>")
+endfunction()
+
+# slamb_shorten_nvcc(<target>): reduces nvcc's time for a program: host code with -Og; device code only for the first
+# architecture, with PTX, which newer GPUs compile for themselves. slamb_device_recipes are compiled for all architectures.
 function(slamb_shorten_nvcc target)
   list(GET CMAKE_CUDA_ARCHITECTURES 0 first)
   string(REPLACE "-real" "" first "${first}")
   set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${first}")
-  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-O1>")
+  slamb_shorten_host_code(${target})
 endfunction()
 
 # slamb_keep_ptxas_reports(<target>): stores ptxas's report on each kernel beside the object, for the test of resources. Does

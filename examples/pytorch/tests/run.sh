@@ -6,8 +6,8 @@
 #
 # With the torch of the system's Python (Debian: python3-torch), or, with --newest, the newest torch on PyPI: 3 GB. The environment
 # is build/pytorch/system or build/pytorch/newest, and is used again by later runs. PYTHON names the interpreter. Needs a C++20
-# compiler; pip fetches everything else. The last line is pytest's, with the number of tests. If CI=true, the package is installed
-# from its source archive.
+# compiler; pip fetches everything else. The last line of pytest has the number of tests. If CI=true, the package is installed
+# from its source archive. Without an argument two processes of pytest share the tests, and each prints its number.
 # --clients: only the tests of the folder clients, which no other run includes, with the newest torch, transformers, accelerate and
 # lightning on PyPI, in build/pytorch/clients: 4 GB.
 set -euo pipefail
@@ -62,4 +62,16 @@ export OMP_NUM_THREADS=1
 tests=("$here/tests" "$here/../many_ranks/tests")
 [[ $kind == clients ]] && tests=("$here/tests/clients")
 # Twice what a launch of ranks may take (tests/launch.py).
-exec "$environment/bin/python" -m pytest -q -p no:cacheprovider --timeout 600 "${tests[@]}" "$@"
+pytest=("$environment/bin/python" -m pytest -q -p no:cacheprovider --timeout 600)
+if [[ $kind == clients ]] || (($# > 0)); then exec "${pytest[@]}" "${tests[@]}" "$@"; fi
+
+# Two processes, because the tests that start programs mostly wait. All of those are in one, because they share launches and a port.
+starting=("$here"/tests/test_{ranks_*,package,compare}.py)
+others="$(mktemp)"
+trap 'rm -f "$others"' EXIT
+"${pytest[@]}" "${tests[@]}" "${starting[@]/#/--ignore=}" >"$others" 2>&1 &
+status=0
+"${pytest[@]}" "${starting[@]}" || status=$?
+wait $! || status=$?
+cat "$others"
+exit "$status"
