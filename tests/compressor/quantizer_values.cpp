@@ -92,7 +92,7 @@ TEST_CASE("sign: encodes both zeros as 1, and decodes to the scale with the sign
   CHECK(told_apart_by(q, slamb::sign{.scales = slamb::scale_sharing::per_tensor}) ==
         "sign's scales (0: fused, 1: per tensor)");
   CHECK(told_apart_by(q, slamb::sign{.zero_aware = true}) == "sign's zero_aware");
-  CHECK(told_apart_by(q, q) == "no fact");
+  CHECK(told_apart_by(q, q) == "no field");
 }
 
 TEST_CASE("four_levels: half or twice the scale, from five quarters of it on") {

@@ -199,7 +199,7 @@ TEST_CASE("intervals: describe each setting") {
   CHECK(told_apart_by(local{}, local{.scaler = 1}) == "doubling_local_interval's scaler");
   CHECK(told_apart_by(local{}, local{.clipper = 1}) == "doubling_local_interval's clipper");
   CHECK(told_apart_by(every{}, every{.steps = 2}) == "every's steps");
-  CHECK(told_apart_by(local{}, local{}) == "no fact");
+  CHECK(told_apart_by(local{}, local{}) == "no field");
 }
 
 }  // namespace schedule_intervals_tests

@@ -226,7 +226,7 @@ TEST_CASE("warm_up: name a setting out of range") {
 }
 
 TEST_CASE("warm_up: describe each setting") {
-  CHECK(told_apart_by(fixed_warm_up{}, fixed_warm_up{}) == "no fact");
+  CHECK(told_apart_by(fixed_warm_up{}, fixed_warm_up{}) == "no field");
   CHECK(told_apart_by(fixed_warm_up{}, fixed_warm_up{.steps = 1001}) == "fixed_warm_up's steps");
   using automatic = automatic_warm_up;
   CHECK(told_apart_by(automatic{}, automatic{.threshold = 0.95}) == "automatic_warm_up's threshold");
