@@ -27,6 +27,7 @@ ELSEWHERE = {
     "communicator/nccl_options.hpp": ("distributed/nccl/handles.cpp", "nccl_options", "it needs the stand-in for NCCL"),
     "communicator/thread_options.hpp": ("communicator/thread_communicator.cpp", "timeouts out of range", "thread_group takes them"),
     "optimizer/device_learning_rates.hpp": ("properties/graphs.cpp", "device_learning_rates", "graphs read them"),
+    "optimizer/rank_options.hpp": ("properties/steps_in_parts.cpp", "bucket_bytes = 0", "whole optimizers have them"),
     "backend/cuda/cuda_backend.cuh": ("device/other_recipes.cu", "cuda_backend", "it needs a GPU"),
     "backend/cuda/emulated_backend.hpp": ("properties/emulated_replay.cpp", "emulated", "whole optimizers run on it"),
     "backend/host/host_backend.hpp": ("faults/bad_input.cpp", "a number of threads out of range", "whole optimizers run on it"),

@@ -2,8 +2,7 @@
 #include "slamb/slamb.hpp"
 
 // Sends bits by itself: a compressor and a communicator in one.
-struct letters {
-  static constexpr int bits_per_element = 8;
+struct letters : slamb::int8 {
   int rank() const { return 0; }
   int size() const { return 1; }
 };
