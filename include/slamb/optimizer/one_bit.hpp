@@ -295,7 +295,7 @@ class one_bit_recipe final
     if (!is_compressed_ && has_ended_before()) begin_compression();
   }
 
-  variance_facts variance() const noexcept { return {warm_up_end_, late_.exist()}; }
+  variance_properties variance() const noexcept { return {warm_up_end_, late_.exist()}; }
   void find_late_elements() {
     late_.found({});
     if (is_compressed_ && lets_elements_begin(options_)) late_.find(context_, view());

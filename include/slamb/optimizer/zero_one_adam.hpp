@@ -271,7 +271,7 @@ class zero_one_adam_recipe final
     return std::max<std::uint64_t>(before + (in_this_step ? 1 : 0), 1);
   }
 
-  variance_facts variance(bool is_refreshed_in_this_step = false) const {
+  variance_properties variance(bool is_refreshed_in_this_step = false) const {
     return {refreshes(is_refreshed_in_this_step), late_.exist()};
   }
 

@@ -36,7 +36,7 @@ struct count_directions {
 /// Counts after the last step. Waits.
 /// @param model  a view with momentum and variance
 template <trust_ratio TrustRatio, class Variance, class Context, class View, class Options>
-void report_directions(const Context& context, View model, const Options& options, const variance_facts& variance,
+void report_directions(const Context& context, View model, const Options& options, const variance_properties& variance,
                        statistics& all) {
   if (all.step == 0) return;
   set_adam_scalars scalars = context.template scalars_of<TrustRatio>(options, variance);

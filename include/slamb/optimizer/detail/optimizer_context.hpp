@@ -43,13 +43,14 @@ class optimizer_context final : public optimizer_core {
   /// Begins a step of Adam's update with the learning rates that have been set: gradients are read at this scale, and the scalars
   /// of the update are set. Then invokes `more`.
   template <trust_ratio TrustRatio, class Options, class... More>
-  void begin_step(const Options& options, double gradient_scale, const variance_facts& variance, const More&... more) {
+  void begin_step(const Options& options, double gradient_scale, const variance_properties& variance,
+                  const More&... more) {
     bound_.with(options, variance.stopped);
     begin_step(gradient_scale, scalars_of<TrustRatio>(options, variance), more...);
   }
   /// The function that sets the scalars of Adam's update.
   template <trust_ratio TrustRatio, class Options>
-  set_adam_scalars scalars_of(const Options& options, const variance_facts& variance) const {
+  set_adam_scalars scalars_of(const Options& options, const variance_properties& variance) const {
     own_bound bound = bound_;
     return adam_scalars_of<TrustRatio>(options, record(), scalars(), bound.with(options, variance.stopped),
                                        variance.has_late);

@@ -221,11 +221,11 @@ struct outer_step_of : outer_average<Context> {
   using outer_average<Context>::outer_average;
 };
 template <class ParameterSync>
-using two_quantizers_of = worker_and_server<std::remove_cvref_t<decltype(ParameterSync::quantizer)>,
-                                            std::remove_cvref_t<decltype(ParameterSync::mean_quantizer)>>;
+using worker_and_server_of = worker_and_server<std::remove_cvref_t<decltype(ParameterSync::quantizer)>,
+                                               std::remove_cvref_t<decltype(ParameterSync::mean_quantizer)>>;
 template <capability::sends_differences ParameterSync, class Context>
 struct outer_step_of<ParameterSync, Context>
-    : outer_step<quantized_exchange<two_quantizers_of<ParameterSync>, error_of_mean, Context>, exchange_difference,
+    : outer_step<quantized_exchange<worker_and_server_of<ParameterSync>, error_of_mean, Context>, exchange_difference,
                  Context> {
   /// @throws std::invalid_argument for a quantizer that leaves out elements by their variance
   explicit outer_step_of(const ParameterSync& sync)

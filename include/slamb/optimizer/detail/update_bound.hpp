@@ -40,7 +40,7 @@ struct update_bound {
 };
 
 /// The gradients of a variance.
-struct variance_facts {
+struct variance_properties {
   std::uint64_t stopped = 0;  ///< it has stopped after so many; 0: it takes every one
   bool has_late = false;      ///< some elements have begun late, or have not begun
 };

@@ -45,9 +45,9 @@ struct decoded_tile {
     if constexpr (can_announce<mean_quantizer_t<Quantizers>>) {
       const std::uint32_t which = active.template announcing<Width>(i);
       if (which == 0) return;
-      const std::uint32_t decoded = result.template negative<Width>(server_quantizer(quantizers), i);
+      const std::uint32_t announced = result.template negative<Width>(server_quantizer(quantizers), i);
       for (unsigned j = 0; j < Width; ++j)
-        if ((which & decoded) >> j & 1U) x[j] = announced_value;
+        if ((which & announced) >> j & 1U) x[j] = announced_value;
     }
   }
   // x ← the compression error of the signal x: x − its decoded codes; 0 for inactive elements.

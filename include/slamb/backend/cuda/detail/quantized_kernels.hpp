@@ -76,18 +76,18 @@ struct server_source {
   SLAMB_ELEMENT void pass_on_announcements(std::uint32_t i, scalar (&x)[Width]) const {
     const std::uint32_t which = active.template announcing<Width>(i);
     if (which == 0) return;
-    std::uint32_t decoded = 0;  // by any rank
+    std::uint32_t announced = 0;  // by any rank
     for (std::uint32_t rank = 0; rank < wire.ranks; ++rank) {
       const tile_codes<Quantizer, const std::byte> codes(wire.received + rank * wire.message_bytes, wire, tile);
-      decoded |= codes.template negative<Width>(quantizer, i);
+      announced |= codes.template negative<Width>(quantizer, i);
     }
     for (unsigned j = 0; j < Width; ++j)
-      if ((which >> j & 1U) != 0) x[j] = (decoded >> j & 1U) != 0 ? announcement : 0.0F;
+      if ((which >> j & 1U) != 0) x[j] = (announced >> j & 1U) != 0 ? announcement : 0.0F;
   }
 };
 
 /// Encodes this rank's signal, or takes the statistics of its scales. Copies dense signals to `wire.dense`, unless Work is
-/// encode: then an earlier launch with `measure` has copied them.
+/// codes: then an earlier launch with `statistics` has copied them.
 template <encode_mode Work, class Storage, class Pass, class Quantizer, class Precision = single_precision>
 struct send_kernel {
   static constexpr unsigned threads = 512;
