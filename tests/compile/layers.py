@@ -17,6 +17,7 @@ LAYERS = [
     ["detail/ranks"],
     ["detail/pass"],
     ["detail/state"],
+    ["detail/kernel"],
     ["backend/host", "backend/cuda"],
     ["backend"],
     ["communicator/cuda", "detail/exchange"],

@@ -6,6 +6,6 @@
 #endif
 
 #include "slamb/backend/host/host_backend.hpp"
-#include "slamb/detail/pass/machine_on.hpp"
+#include "slamb/detail/kernel/machine_on.hpp"
 
 template class slamb::detail::machine_on<slamb::host_backend>;

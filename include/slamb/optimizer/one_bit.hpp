@@ -206,8 +206,7 @@ class one_bit_recipe final
         if constexpr (passes::needs_norms)
           context_.template finish_sums<sums_per_segment>(tensors.first, tensors.last, factors());
       }
-      if constexpr (passes::needs_norms)
-        context_.executor.run(typename passes::apply{frozen_update()}, view(), tensors.tiles);
+      if constexpr (passes::needs_norms) context_.run(typename passes::apply{frozen_update()}, view(), tensors.tiles);
     }
   }
 
@@ -245,7 +244,7 @@ class one_bit_recipe final
   // The variance is frozen: docs/algorithms/one_bit_lamb.md (8) … (10)
   void begin_compression() {
     if constexpr (is_frozen) {
-      context_.executor.run(start_fresh_variance{}, view(), context_.all_tiles());
+      context_.run(start_fresh_variance{}, view(), context_.all_tiles());
       if (exchange_.is_active(context_))
         equalize_signals(context_, any_view_of(view()), [this](std::size_t i, double z) { set_signal_scale(i, z); });
     }
@@ -258,15 +257,15 @@ class one_bit_recipe final
 
   void start_kept() {
     for (std::size_t i = 0; i < context_.tensors.segments().size(); ++i) {
-      context_.executor.write(&kept()[i], kept_type{});
+      context_.write(&kept()[i], kept_type{});
       set_signal_scale(i, 1.0);
     }
   }
 
   void set_signal_scale(std::size_t tensor, double z) {
     float* const scales = context_.memory.view(signal_scales_).data() + 2 * tensor;
-    context_.executor.write(scales, static_cast<float>(z));
-    context_.executor.write(scales + 1, static_cast<float>(1.0 / z));
+    context_.write(scales, static_cast<float>(z));
+    context_.write(scales + 1, static_cast<float>(1.0 / z));
   }
 
   const float* signal_scales() const noexcept {

@@ -105,7 +105,7 @@ class zero_one_adam_recipe final
       : base(parameters, options, std::move(ranks), std::move(backend)),
         exchange_(options.compressor, options.compress_single_rank, late_type::can_be_announced(options)),
         dense_(options.dense_compressor, {true, options.max_gradient_norm, options.compress_single_rank}),
-        late_outcome_(context_.executor.stream()),
+        late_outcome_(context_.stream()),
         steps_(parameters.size()) {
     exchange_.plan(context_);
     dense_.plan_beside(exchange_.wire(), context_);
@@ -235,7 +235,7 @@ class zero_one_adam_recipe final
       } else if (kind_ == kind_of_step::quantized_update) {  // (9), (10), (14) … (16)
         exchange_.receive(local_signal(), context_, view(), buffer(), context_.all_tiles());
       } else {  // one rank: (9), (6)
-        context_.executor.run(passes::single{frozen_update()}, view(), context_.all_tiles());
+        context_.run(passes::single{frozen_update()}, view(), context_.all_tiles());
       }
       continue_late_elements();
     }
@@ -276,16 +276,15 @@ class zero_one_adam_recipe final
   }
 
   void check_own_gradient() {
-    if (!clip_.is_active())
-      context_.executor.run(passes::check{}, view(), context_.all_tiles(), nullptr, context_.not_finite());
-    context_.executor.invoke(skip_if_not_finite{context_.record()});
+    if (!clip_.is_active()) context_.run(passes::check{}, view(), context_.all_tiles(), nullptr, context_.not_finite());
+    context_.invoke(skip_if_not_finite{context_.record()});
   }
 
   // (9) … (12)
   void finish_locally() {
-    context_.executor.run(passes::local{frozen_update()}, view(), context_.all_tiles());
+    context_.run(passes::local{frozen_update()}, view(), context_.all_tiles());
     // No collective carries the overflow flag, so the step counts as taken, as on the other ranks.
-    context_.executor.invoke(drop_local_gradient{context_.record(), context_.scaling.found_inf});
+    context_.invoke(drop_local_gradient{context_.record(), context_.scaling.found_inf});
     context_.end_taken_step();
     steps_.count(context_);
     options_.local_schedule.advance(local_state_);
@@ -347,7 +346,7 @@ class zero_one_adam_recipe final
 
   // a, b_i: docs/algorithms/zero_one_adam.md (8). In a skipped step it does nothing.
   void start_from_anchor() {
-    if (exchange_.is_active(context_)) context_.executor.run(start_anchor{}, view(), context_.all_tiles());
+    if (exchange_.is_active(context_)) context_.run(start_anchor{}, view(), context_.all_tiles());
   }
 
   std::span<std::byte> buffer() const noexcept { return context_.memory.view(buffer_); }

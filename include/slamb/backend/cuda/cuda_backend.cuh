@@ -11,8 +11,8 @@
 #include "slamb/backend/cuda/detail/launcher.cuh"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/cuda_error.hpp"
+#include "slamb/detail/kernel/launcher.hpp"
 #include "slamb/detail/pass/arena.hpp"
-#include "slamb/detail/pass/executor.hpp"
 
 namespace slamb {
 
@@ -62,6 +62,6 @@ struct cuda_backend {
   }
 };
 
-static_assert(backend<cuda_backend> && detail::backend_executor<cuda_backend::executor_type>);
+static_assert(backend<cuda_backend> && detail::backend_launcher<cuda_backend::executor_type>);
 
 }  // namespace slamb

@@ -9,7 +9,7 @@
 #include "slamb/core/allocator.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
-#include "slamb/detail/pass/executor.hpp"
+#include "slamb/detail/kernel/launcher.hpp"
 
 namespace slamb {
 
@@ -36,6 +36,6 @@ struct emulated_backend {
   }
 };
 
-static_assert(backend<emulated_backend> && detail::backend_executor<emulated_backend::executor_type>);
+static_assert(backend<emulated_backend> && detail::backend_launcher<emulated_backend::executor_type>);
 
 }  // namespace slamb

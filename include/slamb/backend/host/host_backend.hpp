@@ -10,8 +10,8 @@
 #include "slamb/core/allocator.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
-#include "slamb/detail/pass/executor.hpp"
-#include "slamb/detail/pass/machine_on.hpp"
+#include "slamb/detail/kernel/launcher.hpp"
+#include "slamb/detail/kernel/machine_on.hpp"
 
 namespace slamb {
 inline namespace SLAMB_SIMD_NAMESPACE {
@@ -36,7 +36,7 @@ struct host_backend {
   }
 };
 
-static_assert(backend<host_backend> && detail::backend_executor<host_backend::executor_type>);
+static_assert(backend<host_backend> && detail::backend_launcher<host_backend::executor_type>);
 
 }  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace slamb

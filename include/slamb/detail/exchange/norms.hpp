@@ -9,6 +9,7 @@
 #include "slamb/core/config.hpp"
 #include "slamb/core/detail/function_ref.hpp"
 #include "slamb/core/statistics.hpp"
+#include "slamb/detail/kernel/segments.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/model_passes.hpp"
 
@@ -16,12 +17,15 @@ namespace slamb::detail {
 
 class optimizer_core;
 
-/// L2 norms of an array [state elements] of the backend's memory, by group.
+/// L2 norms of an array [state elements] of the backend's memory, by group. Waits.
 template <class Context, class T>
 std::vector<double> norms_by_group(const Context& context, std::span<const T> values) {
   std::vector<double> norms(context.tensors.groups(), 0.0);
-  for (const segment& s : context.tensors.segments())
-    norms[s.group] += context.executor.sum_of_squares(values.subspan(s.state, s.size), context.ranks);
+  auto model = context.view();
+  model.skip = nullptr;
+  context.launch(sum_squares<T>{model, context.all_tiles(), values.data(), context.sums()});
+  context.visit_sums(
+      1, [&](std::size_t tensor, const double* square) { norms[context.tensors.segments()[tensor].group] += *square; });
   for (double& norm : norms) norm = std::sqrt(norm);
   return norms;
 }

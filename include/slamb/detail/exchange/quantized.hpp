@@ -17,6 +17,9 @@
 #include "slamb/core/statistics.hpp"
 #include "slamb/detail/exchange/norms.hpp"
 #include "slamb/detail/exchange/two_phase.hpp"
+#include "slamb/detail/kernel/active.hpp"
+#include "slamb/detail/kernel/run_pass.hpp"
+#include "slamb/detail/kernel/two_phase.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/memory_traffic.hpp"
@@ -63,8 +66,9 @@ class active_elements {
   template <class Context>
   void mark(Context& context, const wire_view& wire, tile_range tiles, typename Context::variance_pointer variance,
             std::uint16_t* bits) const {
-    context.executor.mark_active(context.view(), wire, tiles, context.memory.view(masks_).data(), variance, bits,
-                                 context.memory.view(counts_).data());
+    context.launch(mark_active<typename Context::variance_pointer>{context.view(), wire, tiles,
+                                                                   context.memory.view(masks_).data(), variance, bits,
+                                                                   context.memory.view(counts_).data()});
   }
 
   bool exists_ = false;
@@ -148,7 +152,6 @@ class quantized_exchange {
                 "compression error; use two_sided, residual or no_error_feedback");
 
   using storage = typename error_storage<ErrorFeedback>::type;
-  using no_storage = typename Context::executor_type::no_error_storage;
   using worker_storage = std::conditional_t<bool(ErrorFeedback::worker_state), storage, no_storage>;
   using server_storage = std::conditional_t<bool(ErrorFeedback::server_state), storage, no_storage>;
 
@@ -230,8 +233,8 @@ class quantized_exchange {
   template <class Pass, class View>
   void send(const Pass& pass, Context& context, const View& view, std::span<std::byte> buffer) {
     if (!is_active(context)) {
-      context.executor.run(check_signal<Pass>{pass}, view, context.all_tiles(), nullptr, context.not_finite());
-      return context.executor.invoke(skip_if_not_finite{context.record()});
+      context.run(check_signal<Pass>{pass}, view, context.all_tiles(), nullptr, context.not_finite());
+      return context.invoke(skip_if_not_finite{context.record()});
     }
     const wire_view wire = wire_of<Pass>(context, buffer);
     codes_.send(pass, context, view, wire, active_.counts(context), context.sums());
@@ -249,9 +252,9 @@ class quantized_exchange {
   void receive(const Pass& pass, Context& context, const View& view, std::span<std::byte> buffer, tile_range tiles,
                double* results = nullptr) const {
     if (is_active(context))
-      codes_.receive(pass, context.executor, view, wire_of<Pass>(context, buffer), tiles, results);
+      codes_.receive(pass, context, view, wire_of<Pass>(context, buffer), tiles, results);
     else
-      context.executor.run(pass_with_own_signal<Pass>{pass}, view, tiles, results);
+      context.run(pass_with_own_signal<Pass>{pass}, view, tiles, results);
   }
 
   /// Leaves tensors out of the following exchanges whose pass does not follow gradients.
@@ -345,7 +348,7 @@ class quantized_exchange {
   // ‖x − x̂‖ and ‖x‖ of this rank, by group.
   template <class Pass, class View>
   void measure(const Pass& pass, Context& context, const View& view, const wire_view& wire) {
-    codes_.measure(pass, context.executor, view, wire, context.sums());
+    codes_.measure(pass, context, view, wire, context.sums());
     measured_.assign(context.tensors.groups(), {});
     context.visit_sums(2, [&](std::size_t i, const double* squares) {
       statistics::compression_type& of_group = measured_[std::as_const(context.tensors).segments()[i].group];
@@ -355,7 +358,7 @@ class quantized_exchange {
     for (statistics::compression_type& e : measured_) e = {std::sqrt(e.signal), std::sqrt(e.error)};
   }
 
-  two_phase_exchange<Quantizer, typename Context::executor_type, worker_storage, server_storage> codes_;
+  two_phase_exchange<Quantizer, worker_storage, server_storage> codes_;
   bool on_single_rank_;
   bool announces_ = false;
   bool is_laid_out_ = false;

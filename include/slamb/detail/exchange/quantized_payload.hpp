@@ -69,9 +69,6 @@ double quantized_payload_memory_bytes(const Quantizer& quantizer, int ranks) {
 /// @tparam KeepsApart  the compression error is stored apart, and not added to the mean
 template <quantizer Quantizer, bool KeepsApart, class Context>
 class quantized_payload {
-  using executor_type = typename Context::executor_type;
-  using no_storage = typename executor_type::no_error_storage;
-
  public:
   explicit quantized_payload(const Quantizer& quantizer) : codes_(quantizer) {}
 
@@ -95,7 +92,7 @@ class quantized_payload {
     if (context.ranks.size() == 1) {
       if constexpr (KeepsApart)
         context.executor.clear(std::as_writable_bytes(std::span(compression_error, payload.size())));
-      return context.executor.invoke(skip_if_not_finite{context.record()});
+      return context.invoke(skip_if_not_finite{context.record()});
     }
     if (payload.size() != uploaded_size_) upload(context, payload.size());
     const view_in<> payload_alone{{.segments = context.memory.view(segment_table_).data(),
@@ -114,18 +111,17 @@ class quantized_payload {
     const encoded_payload<KeepsApart> pass{};
     const wire_view wire = codes_.view(context, context.memory.view(buffer_));
     double* const statistic = context.memory.view(statistic_).data();
-    context.executor.invoke(codes_.message_initializer(wire, context.record()));
+    context.invoke(codes_.message_initializer(wire, context.record()));
     codes_.send(pass, context, model, wire, context.memory.view(count_table_).data(), statistic);
-    if (!context.is_skipped_on_host())
-      codes_.receive(pass, context.executor, model, wire, {0, payload_tiles_.size()}, nullptr);
+    if (!context.is_skipped_on_host()) codes_.receive(pass, context, model, wire, {0, payload_tiles_.size()}, nullptr);
   }
 
   void upload(Context& context, std::uint64_t size) {
     lay_out(context, size);
     const segment whole{.size = size};
-    context.executor.upload(std::span<const segment>(&whole, 1), context.memory.view(segment_table_));
-    context.executor.upload(std::span<const tile>(payload_tiles_), context.memory.view(tile_table_));
-    context.executor.upload(std::span<const std::uint64_t>(counts_), context.memory.view(count_table_));
+    context.upload(std::span<const segment>(&whole, 1), context.memory.view(segment_table_));
+    context.upload(std::span<const tile>(payload_tiles_), context.memory.view(tile_table_));
+    context.upload(std::span<const std::uint64_t>(counts_), context.memory.view(count_table_));
     codes_.tables().upload(context);
     uploaded_size_ = size;
   }
@@ -144,7 +140,7 @@ class quantized_payload {
       }
   }
 
-  two_phase_exchange<Quantizer, executor_type, no_storage, no_storage> codes_;
+  two_phase_exchange<Quantizer, no_storage, no_storage> codes_;
   std::vector<tile> payload_tiles_;
   std::vector<std::uint64_t> counts_;  // [tiles] elements
   std::uint64_t uploaded_size_ = 0;    // size of the payload for which the tables are

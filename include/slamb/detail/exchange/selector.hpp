@@ -10,6 +10,7 @@
 
 #include "slamb/compressor/chain.hpp"
 #include "slamb/core/concepts.hpp"
+#include "slamb/detail/kernel/choose.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/memory_traffic.hpp"
@@ -98,7 +99,7 @@ class selector {
     if constexpr (is_stored) stored_ = context.memory.template plan<selection_type>("choice", 1);
   }
 
-  /// The function that makes the selection on a device, which knows the number of the step; for an executor to invoke before the
+  /// The function that makes the selection on a device, which knows the number of the step; to be invoked before the
   /// selection is used.
   auto selection_kernel(const Sparsifier& sparsifier, Context& context) const {
     if constexpr (!is_stored)
@@ -155,10 +156,9 @@ class selector<Sparsifier, Context> {
     if (context.ranks.rank() == leader) {
       context.executor.clear(std::as_writable_bytes(bits));
       // Nothing is chosen in tiles with values that are not finite. The payload's overflow flag will skip the step.
-      context.executor.choose(pass, sparsifier, view, context.all_tiles(), bits.data());
+      context.launch(choose_elements{pass, sparsifier, view, context.all_tiles(), bits.data()});
     }
-    if (context.ranks.size() > 1)
-      context.ranks.broadcast(std::as_writable_bytes(bits), leader, context.executor.stream());
+    if (context.ranks.size() > 1) context.ranks.broadcast(std::as_writable_bytes(bits), leader, context.stream());
     return {bits.data()};
   }
 

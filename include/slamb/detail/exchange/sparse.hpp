@@ -19,6 +19,9 @@
 #include "slamb/detail/exchange/quantized_payload.hpp"
 #include "slamb/detail/exchange/selector.hpp"
 #include "slamb/detail/exchange/summable.hpp"
+#include "slamb/detail/kernel/launcher.hpp"
+#include "slamb/detail/kernel/run_pass.hpp"
+#include "slamb/detail/kernel/run_selected.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
@@ -110,8 +113,7 @@ class sparse_exchange {
   }
   /// Fills the tables, once memory is allocated.
   void start(Context& context) {
-    if (discounts_.count > 0)
-      context.executor.upload(std::span<const float>(discount_), context.memory.view(discounts_));
+    if (discounts_.count > 0) context.upload(std::span<const float>(discount_), context.memory.view(discounts_));
     discount_ = {};
   }
 
@@ -151,7 +153,7 @@ class sparse_exchange {
   template <class Pass, class View>
   void send(const Pass& pass, Context& context, const View& view, tile_range tiles, bool is_last,
             double* results = nullptr) {
-    context.executor.run(pass, view, payload(context), *selection_, tiles, results, context.not_finite());
+    context.launch(run_selected{pass, view, payload(context), *selection_, tiles, results, context.not_finite()});
     const std::span<float> part = sent_in(tiles, context);
     if (!is_last) return context.overlap.start_sum(part);
     context.overlap.join();
@@ -164,13 +166,13 @@ class sparse_exchange {
   /// Runs `pass` over the payload: its sums of selected elements are added to those of `send`.
   template <class Pass>
   void sum(const Pass& pass, Context& context) const {
-    context.executor.run_packed(pass, context.view(), payload(context), context.all_tiles(), context.sums());
+    context.launch(run_packed<Pass>{pass, context.view(), payload(context), context.all_tiles(), context.sums()});
   }
 
   /// Runs `pass` over all elements, with the received values of selected ones.
   template <class Pass, class View>
   void receive(const Pass& pass, Context& context, const View& view) const {
-    context.executor.run(pass, view, payload(context), *selection_, context.all_tiles());
+    context.launch(run_selected{pass, view, payload(context), *selection_, context.all_tiles()});
   }
 
   /// Adds what this rank has received to the fingerprint of the next step, if a comparison is due. Not the codes of a chain, whose
@@ -194,19 +196,19 @@ class sparse_exchange {
     const std::span<std::uint64_t> tile_offsets = context.memory.view(tile_offsets_);
     const std::span<float> capacity = buffer(context).first(largest_);
     if constexpr (!Context::executor_type::is_synchronous && payload_is_constant<sparsifier_type>) {
-      context.executor.scan_payload_offsets_in(context.view(), *selection_, tile_offsets, capacity.size(),
-                                               &context.record()->skip);
+      place_tiles(context.executor, context.view(), *selection_, tile_offsets, capacity.size(),
+                  &context.record()->skip);
       context.agreement.hash_selection(context, *selection_, tile_offsets);
       return capacity;
     } else {
-      const std::uint64_t size =
-          context.executor.scan_payload_offsets(context.view(), *selection_, tile_offsets, context.ranks.wrapped());
+      place_tiles(context.executor, context.view(), *selection_, tile_offsets);
+      const std::uint64_t size = context.read(&tile_offsets.back());
       if (size > capacity.size())
         throw error("slamb: the compressor selected " + std::to_string(size) + " elements, but said that at most " +
                     std::to_string(capacity.size()) + " are selected at any step");
       context.agreement.hash_selection(context, *selection_, tile_offsets);
       const std::span<float> sent = capacity.first(std::max<std::uint64_t>(size, 1));
-      if (size == 0) context.executor.write(sent.data(), 0.0F);
+      if (size == 0) context.write(sent.data(), 0.0F);
       return sent;
     }
   }

@@ -12,6 +12,8 @@
 #include "slamb/core/config.hpp"
 #include "slamb/core/detail/questions.hpp"
 #include "slamb/core/error.hpp"
+#include "slamb/detail/kernel/scales.hpp"
+#include "slamb/detail/kernel/two_phase.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/messages.hpp"
@@ -76,8 +78,8 @@ class two_phase_tables {
 /// A quantized exchange. It owns the layout and the tables, but no buffers.
 ///
 /// @tparam Quantizers  a quantizer, or `worker_and_server`
-/// @tparam WorkerStorage, ServerStorage  types of stored errors: float, bfloat16, or the executor's no_error_storage
-template <class Quantizers, class Executor, class WorkerStorage, class ServerStorage>
+/// @tparam WorkerStorage, ServerStorage  types of stored errors: float, bfloat16, or no_storage
+template <class Quantizers, class WorkerStorage, class ServerStorage>
 class two_phase_exchange {
   using signal_quantizer = signal_quantizer_t<Quantizers>;
   using mean_quantizer = mean_quantizer_t<Quantizers>;
@@ -180,41 +182,41 @@ class two_phase_exchange {
             double* statistic) const {
     // Starts the mean's message again: it was started before ranks of this node could know that they have diverged.
     if (context.ranks.local_size() > 1)
-      context.executor.invoke(start_messages{context.record(), wire.averaged, mean_wire().message_bytes(), 1});
+      context.invoke(start_messages{context.record(), wire.averaged, mean_wire().message_bytes(), 1});
     encode_signal(pass, context, model, wire, counts, statistic);
     context.ranks.all_to_all(std::span<const std::byte>(wire.sent, wire_.all_message_bytes()), received(wire, wire_),
-                             context.executor.stream());
+                             context.stream());
     const read_overflow_flags read_flags{context.record(), wire.received, wire_.message_bytes(), wire_.ranks()};
     encode_mean(context, model, wire, read_flags, counts, statistic);
     if (context.is_skipped_on_host()) return;
     context.ranks.all_gather(std::span<const std::byte>(wire.averaged, mean_wire().message_bytes()),
-                             received(wire, mean_wire()), context.executor.stream());
+                             received(wire, mean_wire()), context.stream());
     // Also for flags that a device has raised in the first phase.
-    context.executor.invoke(
-        skip_if_not_finite{context.record()},
-        read_overflow_flags{context.record(), wire.received, mean_wire().message_bytes(), wire_.ranks(),
-                            has_mean_floats},
-        compare_fingerprints{context.record(), wire.received, mean_wire().message_bytes(), wire_.ranks()},
-        note_received{context.record(), wire.received, mean_wire().message_bytes(), wire_.ranks(),
-                      mean_wire().codes_at(), has_mean_scales, has_word_of_codes()});
+    context.invoke(skip_if_not_finite{context.record()},
+                   read_overflow_flags{context.record(), wire.received, mean_wire().message_bytes(), wire_.ranks(),
+                                       has_mean_floats},
+                   compare_fingerprints{context.record(), wire.received, mean_wire().message_bytes(), wire_.ranks()},
+                   note_received{context.record(), wire.received, mean_wire().message_bytes(), wire_.ranks(),
+                                 mean_wire().codes_at(), has_mean_scales, has_word_of_codes()});
     if (context.is_skipped_on_host()) return;
     if (wire_.dense_elements() > 0)
-      context.ranks.all_reduce_sum(std::span<float>(wire.dense, wire_.dense_elements()), context.executor.stream());
+      context.ranks.all_reduce_sum(std::span<float>(wire.dense, wire_.dense_elements()), context.stream());
   }
 
   /// Runs `pass` with the mean of the signals over some tiles, and stores this rank's errors. To be called once for each tile,
   /// after `send`; the step can no longer fail.
-  template <class Pass, class View>
-  void receive(const Pass& pass, const Executor& executor, const View& model, const wire_view& wire, tile_range tiles,
+  template <class Pass, class Context, class View>
+  void receive(const Pass& pass, Context& context, const View& model, const wire_view& wire, tile_range tiles,
                double* results) const {
-    executor.template receive<WorkerStorage, ServerStorage>(pass, quantizers_, model, wire, tiles, results);
+    context.launch(receive_mean<WorkerStorage, ServerStorage, Pass, Quantizers, typename View::precision>{
+        pass, quantizers_, model, wire, tiles, results});
   }
 
   /// ‖x‖² and ‖x − x̂‖² of the sent signal: `squares` [tiles][2].
-  template <class Pass, class View>
-  void measure(const Pass& pass, const Executor& executor, const View& model, const wire_view& wire,
-               double* squares) const {
-    executor.template measure<WorkerStorage>(pass, quantizer(), model, wire, all_tiles(), squares);
+  template <class Pass, class Context, class View>
+  void measure(const Pass& pass, Context& context, const View& model, const wire_view& wire, double* squares) const {
+    context.launch(measure_error<WorkerStorage, Pass, signal_quantizer, typename View::precision>{
+        pass, quantizer(), model, wire, all_tiles(), squares});
   }
 
  private:
@@ -253,17 +255,16 @@ class two_phase_exchange {
   template <class Pass, class Context, class View>
   void encode_signal(const Pass& pass, Context& context, const View& model, const wire_view& wire,
                      const std::uint64_t* counts, double* statistic) const {
-    const Executor& executor = context.executor;
     const auto run = [&](auto work) {
-      executor.template send<work(), WorkerStorage>(pass, quantizer(), model, wire, all_tiles(), statistic,
-                                                    context.not_finite());
+      context.launch(send_signal<work(), WorkerStorage, Pass, signal_quantizer, typename View::precision>{
+          pass, quantizer(), model, wire, all_tiles(), statistic, context.not_finite()});
     };
     run([] {
       return needs_scale_first<signal_quantizer> ? encode_mode::statistics : encode_mode::statistics_and_codes;
     });
-    executor.template finish_scales<signal_quantizer>(
+    context.launch(finish_scales<signal_quantizer>{
         tables_.sent_scales(context), statistic, counts, wire.sent, model.skip,
-        write_overflow_flags{context.record(), wire.sent, wire_.message_bytes(), wire_.ranks()});
+        write_overflow_flags{context.record(), wire.sent, wire_.message_bytes(), wire_.ranks()}});
     if constexpr (needs_scale_first<signal_quantizer>) run([] { return encode_mode::codes; });
   }
 
@@ -271,14 +272,13 @@ class two_phase_exchange {
   template <class Context>
   void encode_mean(Context& context, const model_view& model, const wire_view& wire,
                    const read_overflow_flags& read_flags, const std::uint64_t* counts, double* statistic) const {
-    const Executor& executor = context.executor;
     const auto run = [&](auto work) {
-      executor.template average<work(), ServerStorage>(quantizers_, model, wire, tables_.own(context), statistic,
-                                                       read_flags);
+      context.launch(average_signals<work(), ServerStorage, Quantizers>{quantizers_, model, wire, tables_.own(context),
+                                                                        statistic, read_flags});
     };
     run([] { return needs_scale_first<mean_quantizer> ? encode_mode::statistics : encode_mode::statistics_and_codes; });
-    executor.template finish_scales<mean_quantizer>(tables_.averaged_scales(context), statistic, counts, wire.averaged,
-                                                    model.skip);
+    context.launch(
+        finish_scales<mean_quantizer>{tables_.averaged_scales(context), statistic, counts, wire.averaged, model.skip});
     if constexpr (needs_scale_first<mean_quantizer>) run([] { return encode_mode::codes; });
   }
 

@@ -31,6 +31,9 @@ struct wire_tile {
   std::uint32_t owner = dense;  ///< the rank that averages it; `dense`: exchanged as floats
 };
 
+/// Codes are stored in groups of sixteen elements; the bits of active elements are, too.
+inline constexpr std::uint32_t code_group = 16;
+
 /// The buffers of a compressed exchange. Trivially copyable; pointers are in the backend's memory space. A message is
 /// [header][scales][codes], padded as in `wire_layout`. Messages of all ranks follow one another.
 struct wire_view {

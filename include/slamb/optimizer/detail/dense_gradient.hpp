@@ -95,11 +95,10 @@ void take_adam_step(Context& context, const View& view, const adam_update<TrustR
                     std::span<const tensor_batch> batches, const Finish& finish) {
   using passes = adam_passes<TrustRatio>;
   for (const tensor_batch& tensors : batches) {
-    context.executor.run(typename passes::update{update}, view, tensors.tiles,
-                         passes::needs_norms ? context.sums() : nullptr);
+    context.run(typename passes::update{update}, view, tensors.tiles, passes::needs_norms ? context.sums() : nullptr);
     if constexpr (passes::needs_norms) {
       context.template finish_sums<TrustRatio::sums_per_segment>(tensors.first, tensors.last, finish);
-      context.executor.run(typename passes::apply{update}, view, tensors.tiles);
+      context.run(typename passes::apply{update}, view, tensors.tiles);
     }
   }
 }

@@ -41,10 +41,10 @@ void report_directions(const Context& context, View model, const Options& option
   if (all.step == 0) return;
   set_adam_scalars scalars = context.template scalars_of<TrustRatio>(options, variance);
   scalars.of_last_step = true;
-  context.executor.invoke(scalars);
+  context.invoke(scalars);
   model.skip = nullptr;  // a step that failed may have been skipped before
   using count = count_directions<Variance>;
-  context.executor.run(count{context.scalars()}, model, context.all_tiles(), context.sums());
+  context.run(count{context.scalars()}, model, context.all_tiles(), context.sums());
   context.visit_sums(count::sums, [&all](std::size_t, const double* of_tensor) {
     all.bounded_elements += static_cast<std::uint64_t>(of_tensor[0]);
     all.late_elements += static_cast<std::uint64_t>(of_tensor[1]);

@@ -132,10 +132,10 @@ class late_elements {
     model.skip = nullptr;  // a step that failed may have been skipped before
     const std::size_t tensors = context.tensors.segments().size();
     std::uint32_t* const has_late = context.memory.view(has_late_).data();
-    context.executor.run(count_late{}, model, context.all_tiles(), context.sums());
-    context.executor.template finish_segments<count_late::sums, 0>(model, 0, tensors, context.sums(),
-                                                                   note_late{has_late});
-    context.executor.invoke(find_ranges_of_late{has_late, tensors, model.first_tile, &context.record()->late});
+    context.run(count_late{}, model, context.all_tiles(), context.sums());
+    context.launch(finish_segments<count_late::sums, 0, note_late>{
+        {has_late}, context.sums(), model.first_tile, 0, tensors, model.skip});
+    context.invoke(find_ranges_of_late{has_late, tensors, model.first_tile, &context.record()->late});
   }
   /// Takes the answer.
   void found(const tile_ranges& late) noexcept { tiles_ = late; }
@@ -146,7 +146,7 @@ class late_elements {
     if constexpr (has_sign) {
       if (lets_elements_begin(o)) return;
       model.skip = nullptr;  // a step that failed may have been skipped before
-      context.executor.run(end_late_variances{}, model, context.all_tiles());
+      context.run(end_late_variances{}, model, context.all_tiles());
     }
   }
 
@@ -169,7 +169,7 @@ class late_elements {
   void continue_variances(const Pass& pass, Context& context, const View& model, Exchange& exchange) const {
     for (const tile_range& tiles : tiles_.of) {
       if (tiles.first == tiles.last) return;
-      context.executor.run(pass, model, tiles);
+      context.run(pass, model, tiles);
       exchange.find_active(context, model.variance, tiles);
     }
   }

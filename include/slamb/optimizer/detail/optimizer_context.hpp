@@ -9,9 +9,12 @@
 
 #include "slamb/communicator/any_communicator.hpp"
 #include "slamb/core/allocator.hpp"
+#include "slamb/detail/kernel/launcher.hpp"
+#include "slamb/detail/kernel/machine_on.hpp"
+#include "slamb/detail/kernel/run_pass.hpp"
+#include "slamb/detail/kernel/segments.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
-#include "slamb/detail/pass/machine_on.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"
 #include "slamb/detail/runtime/late_read.hpp"
@@ -60,8 +63,8 @@ class optimizer_context final : public optimizer_core {
   void begin_step(double gradient_scale, const First& first, const More&... more) const {
     bool has_begun = false;
     rates.store(memory, on(), record(), [&](const write_learning_rates& some) {
-      if (std::exchange(has_begun, true)) return executor.invoke(step_calls{some});
-      executor.invoke(begin_with(gradient_scale, some), first, more...);
+      if (std::exchange(has_begun, true)) return invoke(step_calls{some});
+      invoke(begin_with(gradient_scale, some), first, more...);
     });
   }
 
@@ -91,11 +94,41 @@ class optimizer_context final : public optimizer_core {
       finish_sums<0>(0, tensors.segments().size(), trust_ratios_from_sums(trust, factors));
   }
 
-  /// Calls finish(tensor, sums) for tensors first … last − 1: see `finish_segments` of the executor.
+  /// Calls finish(tensor, sums) for tensors first … last − 1: see `finish_segments`.
   template <int Sums, int Maxima = 0, class Finish>
   void finish_sums(std::size_t first, std::size_t last, const Finish& finish) {
-    executor.template finish_segments<Sums, Maxima>(view(), first, last, sums(), finish);
+    launch(finish_segments<Sums, Maxima, Finish>{finish, sums(), view().first_tile, first, last, view().skip});
   }
+
+  /// Launches a kernel.
+  template <class Kernel>
+  void launch(const Kernel& kernel) const {
+    if (kernel.work() > 0) executor.launch(kernel);
+  }
+  /// Runs a pass over a range of tiles.
+  /// @param sums        [all tiles][results of the pass]; may be null if there are none
+  /// @param not_finite  becomes 1 if a checked value is not finite; may be null
+  template <class Pass, class View>
+  void run(const Pass& pass, const View& on, tile_range tiles, double* sums = nullptr,
+           std::uint32_t* not_finite = nullptr) const {
+    launch(run_pass{pass, on, tiles, sums, not_finite});
+  }
+  /// Invokes functions, in order, after all earlier work.
+  template <class... Functions>
+  void invoke(const Functions&... functions) const {
+    executor.invoke(functions...);
+  }
+  /// Copies a table to the backend's memory.
+  template <class T>
+  void upload(std::span<const T> from, std::span<T> to) const {
+    ::slamb::detail::upload(executor, from, to);
+  }
+  /// Writes one value to the backend's memory.
+  template <class T>
+  void write(T* to, T value) const {
+    ::slamb::detail::write(executor, to, value);
+  }
+  stream_type stream() const noexcept { return executor.stream(); }
 
   using optimizer_core::tables;
   /// The tables that passes of Adam's update read: scalars, tensors, learning rates and trust ratios.

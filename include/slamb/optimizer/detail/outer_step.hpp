@@ -153,11 +153,10 @@ class outer_step {
   void take(Context& context, std::span<float> /*buffer*/, const std::uint32_t* /*skip*/) {
     if (!codes_.is_active(context)) return;
     const auto model = view(context);
-    context.executor.invoke(begin_following_exchange{context.record()},
-                            codes_.message_initializer(context, codes(context)));
+    context.invoke(begin_following_exchange{context.record()}, codes_.message_initializer(context, codes(context)));
     codes_.send(pass_, context, model, codes(context));
     if (!context.is_skipped_on_host()) codes_.receive(pass_, context, model, codes(context), context.all_tiles());
-    context.executor.invoke(end_following_exchange{context.record()});
+    context.invoke(end_following_exchange{context.record()});
   }
 
   void on_averaged(Context& context) {
@@ -178,7 +177,7 @@ class outer_step {
     if (!is_set_) return {};
     auto model = view(context);
     model.skip = nullptr;
-    context.executor.run(sum_difference{}, model, context.all_tiles(), context.sums());
+    context.run(sum_difference{}, model, context.all_tiles(), context.sums());
     std::vector<double> all(context.tensors.groups(), 0.0);
     context.visit_sums(
         1, [&](std::size_t i, const double* square) { all[context.tensors.segments()[i].group] += *square; });
@@ -199,7 +198,7 @@ class outer_step {
   void set(Context& context) const {
     auto model = view(context);
     model.skip = nullptr;
-    context.executor.run(set_anchor{}, model, context.all_tiles());
+    context.run(set_anchor{}, model, context.all_tiles());
   }
 
   auto view(const Context& context) const noexcept {

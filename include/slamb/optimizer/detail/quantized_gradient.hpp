@@ -67,7 +67,7 @@ class compressed_gradient<Compressor, ErrorFeedback, Context> {
 
   void send(Context& context) {
     const std::span<std::byte> messages = context.memory.view(messages_);
-    context.executor.invoke(codes_.message_initializer(context, messages));
+    context.invoke(codes_.message_initializer(context, messages));
     codes_.send(decode_gradient{}, context, context.view(), messages);
   }
   typename Context::view_type receive(Context& context) const {

@@ -132,8 +132,8 @@ class rank_agreement {
     if (!compares_exchange_) return;
     auto model = context.view();
     model.skip = nullptr;
-    context.executor.run(fingerprint_of_unselected{}, model, payload_view{.tile_offsets = tile_offsets.data()},
-                         selection, context.all_tiles(), context.sums());
+    context.launch(run_selected{fingerprint_of_unselected{}, model, payload_view{.tile_offsets = tile_offsets.data()},
+                                selection, context.all_tiles(), context.sums()});
     keep_selection(context);
   }
 

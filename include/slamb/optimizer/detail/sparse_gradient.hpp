@@ -128,7 +128,7 @@ requires(!requires { requires Compressor::selects_all; } &&
   void start(Context& context) { elements_.start(context); }
 
   void send(Context& context) {
-    context.executor.invoke(elements_.selection_kernel(context, sparsifier_of(compressor_)));
+    context.invoke(elements_.selection_kernel(context, sparsifier_of(compressor_)));
     elements_.select(passes::form{}, context, sparsifier_of(compressor_), view(context));
     elements_.send(passes::form{}, context, view(context), context.all_tiles(), true);
   }

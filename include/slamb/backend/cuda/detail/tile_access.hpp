@@ -15,15 +15,11 @@
 #include "slamb/core/half.hpp"
 #include "slamb/core/parameter.hpp"
 #include "slamb/core/random.hpp"
+#include "slamb/detail/kernel/kernel.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/precision.hpp"
 
 namespace slamb::detail::cuda {
-
-/// True if the step is skipped: kernels then do nothing.
-///
-/// @param skip  points to the flag in the backend's memory; may be null
-SLAMB_HOST_DEVICE inline bool is_skipped(const std::uint32_t* skip) { return skip != nullptr && *skip != 0; }
 
 /// The number of consecutive elements that a thread processes at a time: 1, or 4, which are 16 bytes.
 template <unsigned Width>

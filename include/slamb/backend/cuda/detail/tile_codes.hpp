@@ -12,20 +12,15 @@
 #include "slamb/backend/cuda/detail/tile_access.hpp"
 #include "slamb/core/bfloat16.hpp"
 #include "slamb/core/concepts.hpp"
+#include "slamb/detail/kernel/two_phase.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 
 namespace slamb::detail::cuda {
-
-/// Codes are stored in groups of sixteen elements; the bits of active elements are, too.
-inline constexpr std::uint32_t code_group = 16;
 
 /// `count` rounded up to whole groups of codes.
 SLAMB_HOST_DEVICE constexpr std::uint32_t padded(std::uint32_t count) {
   return (count + code_group - 1) / code_group * code_group;
 }
-
-/// The storage type of errors that are not kept.
-struct no_storage {};
 
 /// An array of errors, as float or bfloat16, or none.
 template <class Storage>

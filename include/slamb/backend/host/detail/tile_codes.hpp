@@ -12,13 +12,11 @@
 #include "slamb/backend/host/detail/simd_words.hpp"
 #include "slamb/backend/host/detail/storage.hpp"
 #include "slamb/core/concepts.hpp"
+#include "slamb/detail/kernel/two_phase.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 
 namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
-
-/// The storage type of an error that is not kept.
-struct no_storage {};
 
 /// An array of errors: float, bfloat16, or none.
 template <class Storage>

@@ -4,20 +4,19 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "slamb/backend/cuda/detail/tile_access.hpp"
-#include "slamb/backend/cuda/detail/tile_codes.hpp"
-#include "slamb/backend/cuda/detail/tile_encoder.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/real.hpp"
+#include "slamb/detail/kernel/kernel.hpp"
 #include "slamb/detail/pass/messages.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/detail/pass/wire_layout.hpp"
 
-namespace slamb::detail::cuda {
+namespace slamb::detail {
 
-/// Computes the scales that tiles share, one block for each, and writes the overflow flags of messages.
+/// Computes the scales that tiles share, one team for each, and writes the overflow flags of messages.
 template <quantizer Quantizer>
-struct scale_kernel {
+struct finish_scales {
+  static constexpr bool is_small = true;
   static constexpr unsigned threads = 512;
 
   scale_table table;
@@ -27,21 +26,20 @@ struct scale_kernel {
   const std::uint32_t* skip = nullptr;
   write_overflow_flags write_flags{};
 
-  /// The most blocks that have work to do.
   std::size_t work() const noexcept {
     return table.group_count == 0 && write_flags.record != nullptr ? 1 : table.group_count;
   }
 
-  template <class Block>
-  SLAMB_HOST_DEVICE void operator()(Block& block) const {
+  template <class Team>
+  SLAMB_HOST_DEVICE void operator()(Team& team) const {
     if (is_skipped(skip)) return;
-    if (block.index() == 0) block.each([&](unsigned thread) { write_flags(thread, threads); });
-    for (std::size_t i = block.index(); i < table.group_count; i += block.count()) {
+    if (team.index() == 0) team.each([&](unsigned thread) { write_flags(thread, Team::threads); });
+    for (std::size_t i = team.index(); i < table.group_count; i += team.count()) {
       const scale_entry group = table.groups[i];
-      typename Block::template registers<sum> mine;
-      block.each([&](unsigned thread) {
+      typename Team::template registers<sum> mine;
+      team.each([&](unsigned thread) {
         sum own;
-        for (std::uint64_t k = group.first_tile + thread; k < group.last_tile; k += threads) {
+        for (std::uint64_t k = group.first_tile + thread; k < group.last_tile; k += Team::threads) {
           const double its = statistic[table.tiles[k]];
           if (its < 0.0) continue;  // left out
           own.total = is_largest ? (own.total < its ? its : own.total) : own.total + its;
@@ -52,14 +50,14 @@ struct scale_kernel {
       double total = 0.0;
       if constexpr (is_largest)  // largest magnitudes are floats, so the conversion is exact
         total =
-            static_cast<double>(block.maximum([&](unsigned thread) { return static_cast<float>(mine[thread].total); }));
+            static_cast<double>(team.maximum([&](unsigned thread) { return static_cast<float>(mine[thread].total); }));
       else
-        total = block.sum([&](unsigned thread) { return mine[thread].total; });
-      const double count = block.sum([&](unsigned thread) { return static_cast<double>(mine[thread].count); });
+        total = team.sum([&](unsigned thread) { return mine[thread].total; });
+      const double count = team.sum([&](unsigned thread) { return static_cast<double>(mine[thread].count); });
       const float scale = scale_of<Quantizer::scale>(total, static_cast<std::uint64_t>(count));
-      block.each([&](unsigned thread) {
-        for (std::uint64_t k = group.first_place + thread; k < group.last_place; k += threads)
-          store_scale(messages, table.places[k], scale);
+      team.each([&](unsigned thread) {
+        for (std::uint64_t k = group.first_place + thread; k < group.last_place; k += Team::threads)
+          *(reinterpret_cast<float*>(messages) + table.places[k]) = scale;
       });
     }
   }
@@ -73,4 +71,4 @@ struct scale_kernel {
   };
 };
 
-}  // namespace slamb::detail::cuda
+}  // namespace slamb::detail

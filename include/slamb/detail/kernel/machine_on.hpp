@@ -12,7 +12,9 @@
 #include "slamb/core/detail/any_stream.hpp"
 #include "slamb/core/detail/call_scope.hpp"
 #include "slamb/core/detail/collectives.hpp"
-#include "slamb/detail/pass/executor.hpp"
+#include "slamb/detail/kernel/launcher.hpp"
+#include "slamb/detail/kernel/run_pass.hpp"
+#include "slamb/detail/kernel/segments.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/machine.hpp"
 #include "slamb/detail/pass/model_passes.hpp"
@@ -78,9 +80,9 @@ class machine_on final : public machine {
   using stream_type = typename Backend::stream_type;
   using precision = typename precision_of<Backend>::type;
 
-  static_assert(backend_executor<executor_type>,
-                "slamb: the executor of a Backend must have the members of detail::backend_executor "
-                "(slamb/detail/pass/executor.hpp), as the executors of host_backend and cuda_backend have");
+  static_assert(backend_launcher<executor_type>,
+                "slamb: the executor of a Backend must have the members of detail::backend_launcher "
+                "(slamb/detail/kernel/launcher.hpp), as the executors of host_backend and cuda_backend have");
 #if defined(__CUDACC__)
   static_assert(!executor_type::is_synchronous,
                 "slamb: compile optimizers on the host backend in a .cpp file, because nvcc rejects vectors in "
@@ -125,9 +127,11 @@ class machine_on final : public machine {
   }
   void hash_payload(const model_view& view, const payload_view& payload, tile_range tiles,
                     double* sums) const override {
-    executor_.run_packed(fingerprint_of_payload{}, view, payload, tiles, sums);
+    executor_.launch(run_packed<fingerprint_of_payload>{{}, view, payload, tiles, sums});
   }
-  void add_up(std::span<const double> values, double* to) const override { executor_.add_up(values, to); }
+  void add_up(std::span<const double> values, double* to) const override {
+    executor_.launch(::slamb::detail::add_up{values.data(), values.size(), to});
+  }
 
   std::unique_ptr<late_flag> make_late_flag() const override {
     if constexpr (!executor_type::is_synchronous && requires { sizeof(late_read<stream_type, std::uint32_t>); })
@@ -154,7 +158,7 @@ class machine_on final : public machine {
   void run_one(const Pass& pass, const any_view& all, tile_range tiles, double* sums, std::uint32_t* not_finite) const {
     if constexpr (precision::takes_types ||
                   !(std::is_same_v<Pass, reload_masters> || std::is_same_v<Pass, round_masters>))
-      executor_.run(pass, view_of_all(all), tiles, sums, not_finite);
+      executor_.launch(run_pass{pass, view_of_all(all), tiles, sums, not_finite});
   }
   static auto view_of_all(const any_view& all) noexcept {
     using moments = arrays<array::momentum, array::variance, array::compared>;

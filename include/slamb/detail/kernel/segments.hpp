@@ -4,11 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "slamb/backend/cuda/detail/tile_access.hpp"
+#include "slamb/core/bfloat16.hpp"
 #include "slamb/core/config.hpp"
+#include "slamb/detail/kernel/kernel.hpp"
+#include "slamb/detail/pass/layout.hpp"
+#include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"
 
-namespace slamb::detail::cuda {
+namespace slamb::detail {
 
 /// Reduces the results of each tensor's tiles in a fixed order, and calls finish(tensor, results). `results` is a const double*
 /// [Sums + Maxima]: the sums, then the maxima, which are at least 0. It is valid until the call returns.
@@ -16,7 +19,8 @@ namespace slamb::detail::cuda {
 /// `Finish` is trivially copyable, and its const call operator can run on the device. One thread calls it; calls for different
 /// tensors may run at the same time.
 template <int Sums, int Maxima, class Finish>
-struct segment_kernel {
+struct finish_segments {
+  static constexpr bool is_small = true;
   static constexpr unsigned threads = 128;
   static constexpr int results = Sums + Maxima;
 
@@ -27,38 +31,37 @@ struct segment_kernel {
   std::size_t last = 0;                     ///< one past the last tensor
   const std::uint32_t* skip = nullptr;      ///< not 0: nothing is done; may be null
 
-  /// The most blocks that have work to do.
   std::size_t work() const noexcept { return last - first; }
 
-  template <class Block>
-  SLAMB_HOST_DEVICE void operator()(Block& block) const {
+  template <class Team>
+  SLAMB_HOST_DEVICE void operator()(Team& team) const {
     if (is_skipped(skip)) return;
-    auto& shared = block.template shared<results_of_segment>();
-    for (std::size_t tensor = first + block.index(); tensor < last; tensor += block.count()) {
+    auto& shared = team.template shared<results_of_segment>();
+    for (std::size_t tensor = first + team.index(); tensor < last; tensor += team.count()) {
       const std::size_t from = first_tile[tensor];
       const std::size_t to = first_tile[tensor + 1];
       double total[results == 0 ? 1 : results];
       if constexpr (Sums > 0) {
         double all[Sums];
-        block.sums(
+        team.sums(
             [&](unsigned thread, double(&own)[Sums]) {
               for (double& each : own) each = 0.0;
-              for (std::size_t i = from + thread; i < to; i += threads)
+              for (std::size_t i = from + thread; i < to; i += Team::threads)
                 for (int k = 0; k < Sums; ++k) own[k] += at(i, k);
             },
             all);
         for (int k = 0; k < Sums; ++k) total[k] = all[k];
       }
       for (int k = Sums; k < results; ++k)
-        total[k] = static_cast<double>(block.maximum([&](unsigned thread) {
+        total[k] = static_cast<double>(team.maximum([&](unsigned thread) {
           float own = 0.0F;
-          for (std::size_t i = from + thread; i < to; i += threads) {
+          for (std::size_t i = from + thread; i < to; i += Team::threads) {
             const auto x = static_cast<float>(at(i, k));  // it was a float
             own = own < x ? x : own;
           }
           return own;
         }));
-      block.first([&] {
+      team.first([&] {
         for (int k = 0; k < results; ++k) shared.value[k] = total[k];
         finish(tensor, static_cast<const double*>(shared.value));
       });
@@ -76,7 +79,8 @@ struct segment_kernel {
 };
 
 /// Adds up `count` doubles in a fixed order.
-struct total_kernel {
+struct add_up {
+  static constexpr bool is_small = true;
   static constexpr unsigned threads = 512;
 
   const double* values = nullptr;  ///< [count]
@@ -84,56 +88,90 @@ struct total_kernel {
   double* total = nullptr;              ///< [1] receives the sum
   const std::uint32_t* skip = nullptr;  ///< not 0: nothing is done; may be null
 
-  /// The most blocks that have work to do.
   static std::size_t work() noexcept { return 1; }
 
-  template <class Block>
-  SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_skipped(skip) || block.index() != 0) return;
-    const double all = block.sum([&](unsigned thread) {
+  template <class Team>
+  SLAMB_HOST_DEVICE void operator()(Team& team) const {
+    if (is_skipped(skip) || team.index() != 0) return;
+    const double all = team.sum([&](unsigned thread) {
       double own = 0.0;
-      for (std::size_t i = thread; i < count; i += threads) own += values[i];
+      for (std::size_t i = thread; i < count; i += Team::threads) own += values[i];
       return own;
     });
-    block.first([&] { *total = all; });
+    team.first([&] { *total = all; });
   }
+};
+
+/// Σ x² over each tile's part of an array of floats or bfloat16.
+template <class T>
+struct sum_squares {
+  static constexpr unsigned threads = 256;
+
+  model_view view;
+  tile_range tiles;
+  const T* values = nullptr;  ///< [state elements]
+  double* sums = nullptr;     ///< [all tiles]
+
+  std::size_t work() const noexcept { return tiles.last - tiles.first; }
+
+  template <class Team>
+  SLAMB_HOST_DEVICE void operator()(Team& team) const {
+    if (is_skipped(view.skip)) return;
+    for (std::size_t i = tiles.first + team.index(); i < tiles.last; i += team.count()) {
+      const tile t = view.tiles[i];
+      const T* const first = values + view.segments[t.segment].state + t.first;
+      const double all = team.sum([&](unsigned thread) {
+        double own = 0.0;
+        for (std::uint32_t j = thread; j < t.count; j += Team::threads) {
+          const auto x = static_cast<double>(value_of_number(first[j]));
+          own += x * x;  // exact, fused or not
+        }
+        return own;
+      });
+      team.first([&] { sums[i] = all; });
+    }
+  }
+
+ private:
+  SLAMB_HOST_DEVICE static float value_of_number(float x) { return x; }
+  SLAMB_HOST_DEVICE static float value_of_number(bfloat16 x) { return to_float(x); }
 };
 
 /// Calls `call` once, for work that a step does once, such as updating its scalars. All threads call functions whose work threads
 /// can share, also those in an `in_order`.
 template <class Call>
-struct invoke_kernel {
+struct invoke_functions {
+  static constexpr bool is_small = true;
   static constexpr unsigned threads = 32;
 
   Call call;                            ///< trivially copyable; its const call operator can run on the device
   const std::uint32_t* skip = nullptr;  ///< not 0: nothing is done; may be null
 
-  /// The most blocks that have work to do.
   static std::size_t work() noexcept { return 1; }
 
-  template <class Block>
-  SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_skipped(skip) || block.index() != 0) return;
-    invoke(block, call);
+  template <class Team>
+  SLAMB_HOST_DEVICE void operator()(Team& team) const {
+    if (is_skipped(skip) || team.index() != 0) return;
+    invoke(team, call);
   }
 
  private:
-  template <class Block, class Function>
-  SLAMB_HOST_DEVICE static void invoke(Block& block, const Function& function) {
-    if constexpr (requires { function(0U, threads); })
-      block.each([&](unsigned thread) { function(thread, threads); });
+  template <class Team, class Function>
+  SLAMB_HOST_DEVICE static void invoke(Team& team, const Function& function) {
+    if constexpr (requires { function(0U, 1U); })
+      team.each([&](unsigned thread) { function(thread, Team::threads); });
     else
-      block.first([&] { function(); });
+      team.first([&] { function(); });
   }
-  template <class Block, class First, class Second, class... Rest>
-  SLAMB_HOST_DEVICE static void invoke(Block& block, const in_order<First, Second, Rest...>& all) {
-    invoke(block, all.first);
-    invoke(block, all.rest);
+  template <class Team, class First, class Second, class... Rest>
+  SLAMB_HOST_DEVICE static void invoke(Team& team, const in_order<First, Second, Rest...>& all) {
+    invoke(team, all.first);
+    invoke(team, all.rest);
   }
-  template <class Block, class Last>
-  SLAMB_HOST_DEVICE static void invoke(Block& block, const in_order<Last>& all) {
-    invoke(block, all.last);
+  template <class Team, class Last>
+  SLAMB_HOST_DEVICE static void invoke(Team& team, const in_order<Last>& all) {
+    invoke(team, all.last);
   }
 };
 
-}  // namespace slamb::detail::cuda
+}  // namespace slamb::detail
