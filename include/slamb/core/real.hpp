@@ -102,5 +102,14 @@ SLAMB_ELEMENT std::uint32_t count_of(std::uint32_t bits) {
 #endif
 }
 
+/// The number of the lowest bit that is 1.
+SLAMB_ELEMENT std::uint32_t first_bit_of(std::uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<std::uint32_t>(__ffs(static_cast<int>(bits))) - 1U;
+#else
+  return static_cast<std::uint32_t>(__builtin_ctz(bits));
+#endif
+}
+
 }  // namespace detail
 }  // namespace slamb
