@@ -6,7 +6,7 @@
 
 #include "slamb/backend/cuda/detail/pass_kernel.hpp"
 #include "slamb/backend/cuda/detail/quantized_kernels.hpp"
-#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/backend/cuda/detail/reals.hpp"
 #include "slamb/backend/cuda/detail/tile_access.hpp"
 #include "slamb/backend/cuda/detail/tile_codes.hpp"
 #include "slamb/core/concepts.hpp"
@@ -74,12 +74,8 @@ struct choose_kernel {
       typename Block::template registers<thread_sums<0>> checks;
       block.each([&](unsigned thread) {
         thread_sums<0> own;
-        for_each_group<threads>(thread, t.count, [&]<unsigned Width>(std::uint32_t first, width<Width> /*here*/) {
-          scalar x[Width];
-          source(first, x, own);
-          float values[Width];
-          for (unsigned j = 0; j < Width; ++j) values[j] = x[j].value;
-          store_together(values, block.template shared<memory_type>().value + first);
+        for_each_group<threads>(thread, t.count, [&](auto at) {
+          store_together(source(at, own), block.template shared<memory_type>().value, at);
         });
         checks[thread] = own;
       });

@@ -5,9 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "slamb/backend/cuda/detail/lanes.hpp"
 #include "slamb/backend/cuda/detail/pass_kernel.hpp"
 #include "slamb/backend/cuda/detail/quantized_kernels.hpp"
-#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/backend/cuda/detail/reals.hpp"
 #include "slamb/backend/cuda/detail/tile_access.hpp"
 #include "slamb/backend/cuda/detail/tile_codes.hpp"
 #include "slamb/backend/cuda/detail/tile_windows.hpp"
@@ -26,46 +27,36 @@ struct decoded_tile {
   tile_active active;
   tile_codes<signal_quantizer_t<Quantizers>, const std::byte> sent;
   tile_codes<mean_quantizer_t<Quantizers>, const std::byte> result;
-  unsigned sent_shift;
-  unsigned result_shift;
 
   SLAMB_HOST_DEVICE decoded_tile(const Quantizers& q, const wire_view& wire, std::size_t number)
       : quantizers(q),
         active(wire, wire.tiles[number]),
         sent(wire.sent + wire.tiles[number].owner * wire.message_bytes, wire, wire.tiles[number]),
         result(wire.received + wire.tiles[number].owner * wire.bytes_of_mean_message(), wire.mean_codes_from(),
-               wire.mean_tile(number)),
-        sent_shift(scale_traits<signal_quantizer_t<Quantizers>>::block_shift(worker_quantizer(q))),
-        result_shift(scale_traits<mean_quantizer_t<Quantizers>>::block_shift(server_quantizer(q))) {}
+               wire.mean_tile(number)) {}
 
-  template <unsigned Width>
-  SLAMB_ELEMENT void mean(std::uint32_t i, scalar (&x)[Width]) const {
-    result.decode(server_quantizer(quantizers), i, result_shift, x);
-    active.keep(x, i);
-    if constexpr (can_announce<mean_quantizer_t<Quantizers>>) {
-      const std::uint32_t which = active.template announcing<Width>(i);
-      if (which == 0) return;
-      const std::uint32_t announced = result.template negative<Width>(server_quantizer(quantizers), i);
-      for (unsigned j = 0; j < Width; ++j)
-        if ((which & announced) >> j & 1U) x[j] = announced_value;
-    }
+  template <class At>
+  SLAMB_ELEMENT typename At::real mean(At at) const {
+    using real = typename At::real;
+    const auto& quantizer = server_quantizer(quantizers);
+    const real decoded = active.keep(result.decode(quantizer, at), at);
+    if constexpr (can_announce<mean_quantizer_t<Quantizers>>)
+      if (const std::uint32_t which = active.announcing(at); which != 0) {
+        const auto announced = result.decode(quantizer, at, real(1.0F)) < real(0.0F);
+        return select(mask_of(which, at), select(announced, real(announced_value), real(0.0F)), decoded);
+      }
+    return decoded;
   }
-  // x ← the compression error of the signal x: x − its decoded codes; 0 for inactive elements.
-  template <unsigned Width>
-  SLAMB_ELEMENT void compression_error(std::uint32_t i, scalar (&x)[Width]) const {
-    scalar decoded[Width];
-    sent.decode(worker_quantizer(quantizers), i, sent_shift, decoded);
-    for (unsigned j = 0; j < Width; ++j) x[j] = x[j] - decoded[j];
-    active.keep(x, i);
+  // x minus its decoded codes; 0 for inactive elements.
+  template <class At>
+  SLAMB_ELEMENT typename At::real compression_error_of_active(const typename At::real& x, At at) const {
+    return active.keep(x - sent.decode(worker_quantizer(quantizers), at), at);
   }
-  // As `compression_error`, and all of x if the element only announces it.
-  template <unsigned Width>
-  SLAMB_ELEMENT void compression_error_or_announcement(std::uint32_t i, scalar (&x)[Width]) const {
-    const std::uint32_t which = active.template announcing<Width>(i);
-    scalar lost[Width];
-    for (unsigned j = 0; j < Width; ++j) lost[j] = x[j];
-    compression_error(i, lost);
-    for (unsigned j = 0; j < Width; ++j) x[j] = select((which >> j & 1U) != 0, x[j], lost[j]);
+  // As `compression_error_of_active`, and all of x for inactive elements that announce it.
+  template <class At>
+  SLAMB_ELEMENT typename At::real compression_error(const typename At::real& x, At at) const {
+    const std::uint32_t which = active.announcing(at);
+    return select(mask_of(which, at), x, compression_error_of_active(x, at));
   }
 };
 
@@ -74,19 +65,18 @@ struct unmasked_tile {
   static constexpr bool is_lossy = false;
 
   const float* sum;
-  scalar per_rank;
+  float per_rank;
 
-  template <unsigned Width>
-  SLAMB_ELEMENT void mean(std::uint32_t i, scalar (&x)[Width]) const {
-    float all[Width];
-    load_from(sum, i, all);
-    for (unsigned j = 0; j < Width; ++j) x[j] = per_rank * scalar(all[j]);
+  template <class At>
+  SLAMB_ELEMENT typename At::real mean(At at) const {
+    return typename At::real(per_rank) * load(sum, at);
   }
 };
 
 /// Sums for a signal that is formed again. They check nothing, because the signal was checked when it was sent.
 struct already_checked {
-  SLAMB_ELEMENT static void check_finite(scalar /*x*/) {}
+  template <class Real>
+  SLAMB_ELEMENT static void check_finite(const Real& /*x*/) {}
 };
 
 /// Runs a pass with the mean of the ranks' signals. Stores the compression errors of this rank's signal (worker error) and of
@@ -120,7 +110,7 @@ struct receive_kernel {
         continue;
       }
       if (w.owner == wire_tile::dense) {
-        const unmasked_tile dense{wire.dense + w.code, scalar(1.0F) / scalar(static_cast<float>(wire.ranks))};
+        const unmasked_tile dense{wire.dense + w.code, rounded_quotient(1.0F, static_cast<float>(wire.ranks))};
         run<no_storage>(block, i, t, {nullptr, 0}, dense);
       } else {
         run<Storage>(block, i, t, {wire.worker_error, s.state + t.first}, decoded_tile<Quantizer>(quantizer, wire, i));
@@ -147,41 +137,32 @@ struct receive_kernel {
         block, at, 0, t.count, [&](unsigned thread, const auto& arrays, const auto& groups, bool begins) {
           sums_of<Pass> own;
           if (!begins) own = mine[thread];
-          groups.visit([&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
-            element_of<Pass, scalar> e[Width];
+          groups.visit([&]<class At>(At here) {
+            element_of<Pass, typename At::real> e;
             hide(e);
-            arrays.load(reads(), e, i);
+            arrays.load(reads(), e, here);
             if constexpr (forms_signal)
-              find_compression_error(e, i, constants, error, decoded);
+              find_compression_error(e, here, constants, error, decoded);
             else if constexpr (uses_compression_error)
-              for (element_of<Pass, scalar>& dense : e) dense.compression_error = 0.0F;
-            scalar mean[Width];
-            decoded.mean(i, mean);
-            for (unsigned j = 0; j < Width; ++j) {
-              e[j].exchanged = mean[j];
-              pass(e[j], constants, own);
-            }
-            arrays.store(typename Pass::writes(), e, i);
+              e.compression_error = typename At::real(0.0F);
+            e.exchanged = decoded.mean(here);
+            apply(pass, e, constants, own);
+            arrays.store(typename Pass::writes(), e, here);
           });
           mine[thread] = own;
         });
     if constexpr (results > 0) write(block, mine, sums + number * static_cast<std::size_t>(results));
   }
 
-  template <class ErrorStorage, unsigned Width, class Constants, class Decoded>
-  SLAMB_ELEMENT void find_compression_error(element_of<Pass, scalar> (&e)[Width], std::uint32_t i,
-                                            const Constants& constants, const error_array<ErrorStorage>& error,
-                                            const Decoded& decoded) const {
+  template <class ErrorStorage, class At, class Constants, class Decoded>
+  SLAMB_ELEMENT void find_compression_error(element_of<Pass, typename At::real>& e, At here, const Constants& constants,
+                                            const error_array<ErrorStorage>& error, const Decoded& decoded) const {
     already_checked checks;
-    scalar x[Width];
-    for (unsigned j = 0; j < Width; ++j) x[j] = pass.signal(e[j], constants, checks);
-    error.add_to(x, i);
-    decoded.compression_error_or_announcement(i, x);
-    if constexpr (error_array<ErrorStorage>::exists) {
-      error.store(x, i);
-    } else {
-      for (unsigned j = 0; j < Width; ++j) e[j].compression_error = x[j];
-    }
+    const auto signal = signal_of(pass, e, constants, checks);
+    if constexpr (error_array<ErrorStorage>::exists)
+      error.store(decoded.compression_error(signal + error.load(here), here), here);
+    else
+      e.compression_error = decoded.compression_error(signal, here);
   }
 
   template <class Block, class Sums>
@@ -241,13 +222,11 @@ struct measure_kernel {
     const decoded_tile<Quantizer> decoded(quantizer, wire, number);
     block.each([&](unsigned thread) {
       thread_sums<2> own;
-      for_each_group<threads>(thread, t.count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
-        scalar x[Width];
+      for_each_group<threads>(thread, t.count, [&](auto at) {
         already_checked checks;
-        source(i, x, checks);
-        for (unsigned j = 0; j < Width; ++j) own.add_square(0, x[j]);
-        decoded.compression_error(i, x);
-        for (unsigned j = 0; j < Width; ++j) own.add_square(1, x[j]);
+        const auto x = source(at, checks);
+        own.add_square(0, x);
+        own.add_square(1, decoded.compression_error_of_active(x, at));
       });
       mine[thread] = own;
     });

@@ -4,7 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/backend/cuda/detail/lanes.hpp"
+#include "slamb/backend/cuda/detail/reals.hpp"
 #include "slamb/backend/cuda/detail/tile_access.hpp"
 #include "slamb/backend/cuda/detail/tile_windows.hpp"
 #include "slamb/detail/pass/layout.hpp"
@@ -21,12 +22,12 @@ using sums_of = thread_sums<Pass::sums, maxima_of<Pass>()>;
 template <class Pass, class Constants, class Arrays, class Groups>
 SLAMB_ELEMENT void run_elements(const Pass& pass, const Constants& constants, const Arrays& at, const Groups& groups,
                                 sums_of<Pass>& sums) {
-  groups.visit([&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
-    element_of<Pass, scalar> e[Width];
+  groups.visit([&]<class At>(At here) {
+    element_of<Pass, typename At::real> e;
     hide(e);
-    at.load(typename Pass::reads(), e, i);
-    for (unsigned j = 0; j < Width; ++j) pass(e[j], constants, sums);
-    at.store(typename Pass::writes(), e, i);
+    at.load(typename Pass::reads(), e, here);
+    apply(pass, e, constants, sums);
+    at.store(typename Pass::writes(), e, here);
   });
 }
 

@@ -5,8 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "slamb/backend/cuda/detail/lanes.hpp"
 #include "slamb/backend/cuda/detail/pass_kernel.hpp"
-#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/backend/cuda/detail/reals.hpp"
 #include "slamb/backend/cuda/detail/tile_access.hpp"
 #include "slamb/backend/cuda/detail/tile_codes.hpp"
 #include "slamb/backend/cuda/detail/tile_encoder.hpp"
@@ -22,19 +23,24 @@ template <class Pass, class Precision, class Constants, class Storage>
 struct worker_source {
   const Pass& pass;
   Constants constants;
-  tile_arrays_of<Pass, Precision> at;
+  tile_arrays_of<Pass, Precision> all;
   error_array<Storage> error;
   tile_active active;
 
-  template <unsigned Width, class Checks>
-  SLAMB_ELEMENT void operator()(std::uint32_t i, scalar (&x)[Width], Checks& checks) const {
-    element_of<Pass, scalar> e[Width];
+  template <class At, class Checks>
+  SLAMB_ELEMENT typename At::real signal(element_of<Pass, typename At::real>& e, At at, Checks& checks) const {
+    typename At::real x = signal_of(pass, e, constants, checks);
+    if constexpr (error_array<Storage>::exists) x = x + error.load(at);
+    checks.check_finite(error_array<Storage>::bound(x));
+    return x;
+  }
+
+  template <class At, class Checks>
+  SLAMB_ELEMENT typename At::real operator()(At at, Checks& checks) const {
+    element_of<Pass, typename At::real> e;
     hide(e);
-    at.load(typename Pass::signal_reads(), e, i);
-    for (unsigned j = 0; j < Width; ++j) x[j] = pass.signal(e[j], constants, checks);
-    error.add_to(x, i);
-    for (unsigned j = 0; j < Width; ++j) checks.check_finite(error.bound(x[j]));
-    active.keep_or_announce(x, i);
+    all.load(typename Pass::signal_reads(), e, at);
+    return active.keep_or_announce(signal(e, at, checks), at);
   }
   SLAMB_ELEMENT static void fill_up(std::uint32_t /*i*/) {}
 };
@@ -48,41 +54,38 @@ struct server_source {
   wire_tile tile;
   error_array<Storage> error;
   tile_active active;
-  unsigned shift;
 
   SLAMB_HOST_DEVICE float* mean() const { return wire.mean + tile.code; }
 
-  template <unsigned Width, class Checks>
-  SLAMB_ELEMENT void operator()(std::uint32_t i, scalar (&x)[Width], Checks& /*checks*/) const {
-    const scalar per_rank = scalar(1.0F) / scalar(static_cast<float>(wire.ranks));
-    for (scalar& all : x) all = 0.0F;
+  template <class At, class Checks>
+  SLAMB_ELEMENT typename At::real operator()(At at, Checks& /*checks*/) const {
+    using real = typename At::real;
+    const real per_rank = real(1.0F) / real(static_cast<float>(wire.ranks));
+    real x(0.0F);
     for (std::uint32_t rank = 0; rank < wire.ranks; ++rank) {
       const tile_codes<Quantizer, const std::byte> codes(wire.received + rank * wire.message_bytes, wire, tile);
-      scalar decoded[Width];
-      codes.decode(quantizer, i, shift, decoded);
-      for (unsigned j = 0; j < Width; ++j) x[j] = x[j] + per_rank * decoded[j];
+      x = x + per_rank * codes.decode(quantizer, at);
     }
-    error.add_to(x, i);
-    active.keep(x, i);
-    if constexpr (can_announce<Quantizer>) pass_on_announcements(i, x);
-    float kept[Width];
-    for (unsigned j = 0; j < Width; ++j) kept[j] = x[j].value;
-    store_to(kept, mean(), i);
+    if constexpr (error_array<Storage>::exists) x = x + error.load(at);
+    x = active.keep(x, at);
+    if constexpr (can_announce<Quantizer>)
+      if (const std::uint32_t which = active.announcing(at); which != 0)
+        x = select(mask_of(which, at), announced_by_any(at), x);
+    store(x, mean(), at);
+    return x;
   }
   SLAMB_ELEMENT void fill_up(std::uint32_t i) const { mean()[i] = 0.0F; }
 
  private:
-  template <unsigned Width>
-  SLAMB_ELEMENT void pass_on_announcements(std::uint32_t i, scalar (&x)[Width]) const {
-    const std::uint32_t which = active.template announcing<Width>(i);
-    if (which == 0) return;
-    std::uint32_t announced = 0;  // by any rank
+  template <class At>
+  SLAMB_ELEMENT typename At::real announced_by_any(At at) const {
+    using real = typename At::real;
+    real least(0.0F);
     for (std::uint32_t rank = 0; rank < wire.ranks; ++rank) {
       const tile_codes<Quantizer, const std::byte> codes(wire.received + rank * wire.message_bytes, wire, tile);
-      announced |= codes.template negative<Width>(quantizer, i);
+      least = minimum(least, codes.decode(quantizer, at, real(1.0F)));
     }
-    for (unsigned j = 0; j < Width; ++j)
-      if ((which >> j & 1U) != 0) x[j] = (announced >> j & 1U) != 0 ? announcement : 0.0F;
+    return select(least < real(0.0F), real(announcement), real(0.0F));
   }
 };
 
@@ -156,13 +159,7 @@ struct send_kernel {
     float* const to = wire.dense + w.code;
     block.each([&](unsigned thread) {
       thread_sums<0> own = checks[thread];
-      for_each_group<threads>(thread, t.count, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
-        scalar x[Width];
-        source(i, x, own);
-        float values[Width];
-        for (unsigned j = 0; j < Width; ++j) values[j] = x[j].value;
-        store_to(values, to, i);
-      });
+      for_each_group<threads>(thread, t.count, [&](auto at) { store(source(at, own), to, at); });
       checks[thread] = own;
     });
   }
@@ -208,11 +205,8 @@ struct average_kernel {
         if constexpr (encoder::has_statistic) block.first([&] { statistic[own[i]] = -1.0; });
         continue;
       }
-      const signal_quantizer& of_signal = worker_quantizer(quantizers);
       const server_source<signal_quantizer, Storage> source{
-          of_signal, wire,
-          w,         {wire.server_error, w.code},
-          {wire, w}, scale_traits<signal_quantizer>::block_shift(of_signal)};
+          worker_quantizer(quantizers), wire, w, {wire.server_error, w.code}, {wire, w}};
       const tile_codes<mean_quantizer, std::byte> to(wire.averaged, wire.mean_codes_from(), wire.mean_tile(own[i]));
       const encoder encode{server_quantizer(quantizers), ~wire.stream(), w.owner * wire.codes + w.code,
                            view.tiles[own[i]].count};
@@ -240,24 +234,16 @@ SLAMB_HOST_DEVICE void keep_server_error(Block& block, const Quantizer& quantize
   if (is_left_out(wire, view, number)) return;
   const wire_tile w = wire.tiles[number];
   const std::uint32_t count = view.tiles[number].count;
-  const unsigned shift = scale_traits<Quantizer>::block_shift(quantizer);
   const tile_active active(wire, w);
   const error_array<Storage> error(wire.server_error, w.code);
   const tile_codes<Quantizer, const std::byte> decoded(wire.averaged, wire.mean_codes_from(), wire.mean_tile(number));
   const float* const mean = wire.mean + w.code;
   block.each([&](unsigned thread) {
-    const auto keep = [&]<unsigned Width>(std::uint32_t first, width<Width> /*here*/) {
-      float exact[Width];
-      load_from(mean, first, exact);
-      scalar x[Width];
-      decoded.decode(quantizer, first, shift, x);
-      for (unsigned j = 0; j < Width; ++j) x[j] = scalar(exact[j]) - x[j];
-      active.keep(x, first);
-      error.store(x, first);
-    };
-    for_each_group<Block::threads>(thread, count, keep);
-    const scalar none[1] = {0.0F};
-    for (std::uint32_t j = count + thread; j < padded(count); j += Block::threads) error.store(none, j);
+    for_each_group<Block::threads>(thread, count, [&](auto at) {
+      error.store(active.keep(load(mean, at) - decoded.decode(quantizer, at), at), at);
+    });
+    for (std::uint32_t i = count + thread; i < padded(count); i += Block::threads)
+      error.store(reals<1>(0.0F), group<1>{i});
   });
 }
 

@@ -8,7 +8,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/backend/cuda/detail/group.hpp"
+#include "slamb/backend/cuda/detail/reals.hpp"
 #include "slamb/compressor/detail/round_robin.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/config.hpp"
@@ -121,19 +122,21 @@ struct groups_of_piece {
     return selected;
   }
 
-  /// discounts ← β3^age of elements i … i + Width − 1, all in whole groups.
-  template <unsigned Width>
-  SLAMB_HOST_DEVICE void find_discounts(const grouped_piece& known, std::uint32_t i, float (&discounts)[Width]) const {
-    std::uint32_t at = known.group_of(i), position = known.position_of(i, at);
+  /// β3^age of elements that are all in whole groups.
+  template <unsigned W>
+  SLAMB_HOST_DEVICE reals<W> discounts(const grouped_piece& known, cuda::group<W> here) const {
+    std::uint32_t at = known.group_of(here.i), position = known.position_of(here.i, at);
     ::slamb::detail::dealt_group own = group[at];
-    for (unsigned j = 0; j < Width; ++j) {
+    reals<W> all;
+    for (unsigned j = 0; j < W; ++j) {
       const std::uint32_t distance = own.sent >= position ? own.sent - position : own.sent + known.slots - position;
-      discounts[j] = discount_value[own.which * wide + distance];
-      if (j + 1 < Width && ++position == known.slots) {
+      all.of[j] = discount_value[own.which * wide + distance];
+      if (j + 1 < W && ++position == known.slots) {
         position = 0;
         own = group[++at];
       }
     }
+    return all;
   }
 };
 
@@ -176,20 +179,21 @@ struct selected_elements {
     return {};
   }
 
-  /// discounts ← β3^age of elements i … i + Width − 1 of the piece that begins at c. For selections with ages.
-  template <unsigned Width, class Selection>
-  SLAMB_HOST_DEVICE void find_discounts(const grouped_piece& piece, const Selection& selection, coordinate c,
-                                        capability::staleness_discounts table, std::uint32_t i,
-                                        float (&discounts)[Width]) const {
+  /// β3^age of elements of the piece that begins at c. For selections with ages.
+  template <unsigned W, class Selection>
+  SLAMB_HOST_DEVICE reals<W> discounts(const grouped_piece& piece, const Selection& selection, coordinate c,
+                                       capability::staleness_discounts table, group<W> at) const {
+    reals<W> all;
     if constexpr (InGroups) {
       if (piece.slots != 0) {
-        if (i + Width <= piece.in_whole) return groups.find_discounts(piece, i, discounts);
-        c.index += i;
-        for (unsigned j = 0; j < Width; ++j, ++c.index) discounts[j] = table[selection.age(c)];
-        return;
+        if (at.i + W <= piece.in_whole) return groups.discounts(piece, at);
+        c.index += at.i;
+        for (unsigned j = 0; j < W; ++j, ++c.index) all.of[j] = table[selection.age(c)];
+        return all;
       }
     }
-    for (unsigned j = 0; j < Width; ++j) discounts[j] = discount_value[place_of_discount(i + j)];
+    for (unsigned j = 0; j < W; ++j) all.of[j] = discount_value[place_of_discount(at.i + j)];
+    return all;
   }
 
   /// Finds the selected ones of this thread's elements. The piece has `count` ≤ size elements from c on. Also computes their

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "slamb/backend/cuda/detail/lanes.hpp"
 #include "slamb/backend/cuda/detail/pass_kernel.hpp"
 #include "slamb/backend/cuda/detail/selected_elements.hpp"
 #include "slamb/backend/cuda/detail/tile_access.hpp"
@@ -14,20 +15,53 @@
 
 namespace slamb::detail::cuda {
 
-/// The sums of one element's pass: adds only if the element is not selected (`counts`), and checks always.
-template <class Sums>
+/// Adds to the sums of a thread only the elements in `counts`, those that are not selected. Checks all.
+template <class Sums, class Mask>
 struct unsent_sums {
   Sums& all;
-  bool counts;
+  Mask counts;
 
-  SLAMB_ELEMENT void add_square(int index, scalar x) {
-    if (counts) all.add_square(index, x);
+  template <unsigned W>
+  SLAMB_ELEMENT void add_square(int index, const reals<W>& x) {
+    add_square_of(counts, index, x);
   }
-  SLAMB_ELEMENT void add_square_of(bool other, int index, scalar x) {
-    if (other) all.add_square(index, x);
+  /// Adds the elements in `others` instead.
+  template <unsigned W>
+  SLAMB_ELEMENT void add_square_of(const masks<W>& others, int index, const reals<W>& x) {
+    for (unsigned j = 0; j < W; ++j)
+      if (others.of[j]) all.add_square(index, reals<1>(x.of[j]));
   }
-  SLAMB_ELEMENT void check_finite(scalar x) { all.check_finite(x); }
+  template <unsigned W>
+  SLAMB_ELEMENT void check_finite(const reals<W>& x) {
+    all.check_finite(x);
+  }
 };
+
+template <class Sums, unsigned W>
+SLAMB_ELEMENT unsent_sums<Sums, masks<1>> sums_of_lane(unsent_sums<Sums, masks<W>>& sums, unsigned j) {
+  return {sums.all, lane_of(sums.counts, j)};
+}
+
+/// Writes the selected lanes of x, one after another.
+template <unsigned W>
+SLAMB_ELEMENT void pack(const masks<W>& selected, const reals<W>& x, float* to) {
+  std::uint32_t offset = 0;
+  for (unsigned j = 0; j < W; ++j) {
+    if (selected.of[j]) to[offset] = x.of[j];
+    offset += selected.of[j] ? 1U : 0U;
+  }
+}
+/// Reads consecutive values into the selected lanes. The others become 0.
+template <unsigned W>
+SLAMB_ELEMENT reals<W> unpack(const masks<W>& selected, const float* from) {
+  reals<W> x;
+  std::uint32_t offset = 0;
+  for (unsigned j = 0; j < W; ++j) {
+    x.of[j] = selected.of[j] ? from[offset] : 0.0F;
+    offset += selected.of[j] ? 1U : 0U;
+  }
+  return x;
+}
 
 /// Runs a selected pass over a range of tiles.
 template <class Pass, class Selection, class Precision = single_precision>
@@ -91,9 +125,7 @@ struct selected_kernel {
         for_each_window<typename Pass::writes, Precision>(
             block, under_way.at, first, count, [&](unsigned thread, const auto& arrays, const auto& groups, bool) {
               sums_of<Pass> own = mine[thread];
-              groups.visit([&]<unsigned Width>(std::uint32_t i, width<Width> here) {
-                run(under_way, arrays, elements, piece, c, constants, first, i, here, own);
-              });
+              groups.visit([&](auto at) { run(under_way, arrays, elements, piece, c, constants, first, at, own); });
               mine[thread] = own;
             });
         under_way.advance(selected);
@@ -145,63 +177,57 @@ struct selected_kernel {
     }
   };
 
-  // Runs the pass over elements i … i + Width − 1 of the piece that begins at element `first` of the tile.
-  template <unsigned Width, class Arrays, class Constants>
-  SLAMB_ELEMENT void run(const tile_under_way& t, const Arrays& at, const elements_type& elements,
+  // Runs the pass over elements of the piece that begins at element `first` of the tile.
+  template <class At, class Arrays, class Constants>
+  SLAMB_ELEMENT void run(const tile_under_way& t, const Arrays& arrays, const elements_type& elements,
                          const grouped_piece& piece, const coordinate& c, const Constants& constants,
-                         std::uint32_t first, std::uint32_t i, width<Width> /*here*/, sums_of<Pass>& own) const {
-    element_of<Pass, scalar> e[Width];
+                         std::uint32_t first, At at, sums_of<Pass>& own) const {
+    using real = typename At::real;
+    element_of<Pass, real> e;
     hide(e);
-    bool selected[Width];
-    float discounts[Width];
-    at.load(typename Pass::reads(), e, first + i);
-    const auto known = elements.from(i);
-    for (unsigned j = 0; j < Width; ++j) selected[j] = (known.bits >> j & 1U) != 0;
-    if constexpr (Pass::needs_discount) find_discounts(t, elements, piece, c, first, i, selected, discounts);
-    std::uint32_t offset = known.before;
-    for (unsigned j = 0; j < Width; ++j) {
-      if constexpr (Pass::receives) e[j].exchanged = selected[j] ? t.plane[0][offset] : 0.0F;
-      if constexpr (requires { Pass::receives_compression_error; })
-        e[j].compression_error = selected[j] && payload.plane[1] != nullptr ? t.plane[1][offset] : 0.0F;
-      unsent_sums<sums_of<Pass>> unsent{own, !selected[j]};
-      selected_lanes<scalar, bool> lane{selected[j], scalar(0.0F)};
-      if constexpr (Pass::needs_discount) lane.discount = discounts[j];
-      pass(e[j], lane, constants, unsent);
-      if (selected[j]) {
-        pack(typename Pass::packs(), e[j], t.plane, offset);
-        ++offset;
-      }
-    }
-    at.store(typename Pass::writes(), e, first + i);
+    arrays.load(typename Pass::reads(), e, at + first);
+    const auto known = elements.from(at.i);
+    selected_lanes<real, typename At::mask> lane{mask_of(known.bits, at), real(0.0F)};
+    if constexpr (Pass::needs_discount) lane.discount = discounts(t, elements, piece, c, first, at, lane.selected);
+    if constexpr (Pass::receives) e.exchanged = unpack(lane.selected, t.plane[0] + known.before);
+    if constexpr (requires { Pass::receives_compression_error; })
+      e.compression_error = payload.plane[1] == nullptr ? real(0.0F) : unpack(lane.selected, t.plane[1] + known.before);
+    unsent_sums<sums_of<Pass>, typename At::mask> unsent{own, ~lane.selected};
+    apply(pass, e, lane, constants, unsent);
+    pack_into_planes(typename Pass::packs(), lane.selected, e, t.plane, known.before);
+    arrays.store(typename Pass::writes(), e, at + first);
   }
 
-  template <class... Arrays, class Element>
-  SLAMB_ELEMENT static void pack(arrays<Arrays...> /*packs*/, [[maybe_unused]] const Element& e,
-                                 [[maybe_unused]] float* const (&planes)[3], [[maybe_unused]] std::uint32_t offset) {
+  template <class... Arrays, unsigned W, class Element>
+  SLAMB_ELEMENT static void pack_into_planes(arrays<Arrays...> /*packs*/, const masks<W>& selected,
+                                             [[maybe_unused]] const Element& e,
+                                             [[maybe_unused]] float* const (&planes)[3],
+                                             [[maybe_unused]] std::uint32_t offset) {
     [[maybe_unused]] unsigned plane = 0;
-    ((planes[plane++][offset] = value_of<Arrays, scalar>(e).value), ...);
+    (pack(selected, value_of<Arrays, reals<W>>(e), planes[plane++] + offset), ...);
   }
 
-  // discounts ← β3^age. Ages that the selection does not know are stored, and are incremented once a step: by the pass that receives.
-  template <unsigned Width>
-  SLAMB_ELEMENT void find_discounts(const tile_under_way& t, const elements_type& elements, const grouped_piece& piece,
-                                    const coordinate& c, std::uint32_t first, std::uint32_t i,
-                                    const bool (&selected)[Width], float (&discounts)[Width]) const {
-    if (t.dense) {
-      for (unsigned j = 0; j < Width; ++j) discounts[j] = 1.0F;
-    } else if constexpr (!stores_ages) {
-      elements.find_discounts(piece, resolved(selection), c, payload.discount, i, discounts);
+  // β3^age. Ages that the selection does not know are stored, and are incremented once a step: by the pass that receives.
+  template <unsigned W>
+  SLAMB_ELEMENT reals<W> discounts(const tile_under_way& t, const elements_type& elements, const grouped_piece& piece,
+                                   const coordinate& c, std::uint32_t first, group<W> at,
+                                   const masks<W>& selected) const {
+    if (t.dense) return reals<W>(1.0F);
+    if constexpr (!stores_ages) {
+      return elements.discounts(piece, resolved(selection), c, payload.discount, at);
     } else {
-      age_type age[Width];
-      load_together(t.age + first + i, age);
-      for (unsigned j = 0; j < Width; ++j) {
-        if (selected[j])
+      age_type age[W];
+      load_aligned(static_cast<const age_type*>(t.age), at + first, age);
+      reals<W> all;
+      for (unsigned j = 0; j < W; ++j) {
+        if (selected.of[j])
           age[j] = 0;
         else if (age[j] != oldest)
           age[j] = static_cast<age_type>(age[j] + 1U);
-        discounts[j] = payload.discount[static_cast<std::uint32_t>(age[j])];
+        all.of[j] = payload.discount[static_cast<std::uint32_t>(age[j])];
       }
-      if constexpr (Pass::receives) store_together(age, t.age + first + i);
+      if constexpr (Pass::receives) store_aligned(age, t.age, at + first);
+      return all;
     }
   }
 };

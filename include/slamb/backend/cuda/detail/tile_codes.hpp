@@ -8,7 +8,8 @@
 #include <type_traits>
 
 #include "slamb/backend/cuda/detail/codes.hpp"
-#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/backend/cuda/detail/group.hpp"
+#include "slamb/backend/cuda/detail/reals.hpp"
 #include "slamb/backend/cuda/detail/tile_access.hpp"
 #include "slamb/core/bfloat16.hpp"
 #include "slamb/core/concepts.hpp"
@@ -35,33 +36,19 @@ struct error_array {
 
   SLAMB_HOST_DEVICE error_array(void* array, std::uint64_t offset) : first(static_cast<Storage*>(array) + offset) {}
 
-  /// x ← x + the errors of elements i … i + Width − 1.
-  template <unsigned Width>
-  SLAMB_ELEMENT void add_to(scalar (&x)[Width], std::size_t i) const {
-    Storage stored[Width];
-    load_from(first, i, stored);
-    for (unsigned j = 0; j < Width; ++j) {
-      if constexpr (std::is_same_v<Storage, float>)
-        x[j] = x[j] + scalar(stored[j]);
-      else
-        x[j] = x[j] + scalar(to_float(stored[j]));
-    }
+  template <class At>
+  SLAMB_ELEMENT typename At::real load(At at) const {
+    return load_floats(first, at);
   }
-  template <unsigned Width>
-  SLAMB_ELEMENT void store(const scalar (&x)[Width], std::size_t i) const {
-    Storage stored[Width];
-    for (unsigned j = 0; j < Width; ++j) {
-      if constexpr (std::is_same_v<Storage, float>)
-        stored[j] = x[j].value;
-      else
-        stored[j] = to_bfloat16(x[j].value);
-    }
-    store_to(stored, first, i);
+  template <class At>
+  SLAMB_ELEMENT void store(const typename At::real& x, At at) const {
+    store_floats(x, first, at);
   }
   // A value whose magnitude is at least that of x once it is stored, because bfloat16 may round it up. Its square must be finite
   // too: otherwise the stored error could never be sent.
-  SLAMB_ELEMENT static scalar bound(scalar x) {
-    return std::is_same_v<Storage, float> ? x : x * scalar(1.0F + 0x1p-7F);
+  template <class Real>
+  SLAMB_ELEMENT static Real bound(const Real& x) {
+    return std::is_same_v<Storage, float> ? x : x * Real(1.0F + 0x1p-7F);
   }
 };
 template <>
@@ -70,9 +57,10 @@ struct error_array<no_storage> {
 
   SLAMB_HOST_DEVICE error_array(void* /*array*/, std::uint64_t /*offset*/) {}
 
-  template <unsigned Width>
-  SLAMB_ELEMENT static void add_to(const scalar (&)[Width], std::size_t /*i*/) {}
-  SLAMB_ELEMENT static scalar bound(scalar x) { return x; }
+  template <class Real>
+  SLAMB_ELEMENT static Real bound(const Real& x) {
+    return x;
+  }
 };
 
 /// Reads a scale, by its place in a message.
@@ -114,11 +102,11 @@ struct scale_traits {
   static constexpr bool is_shared = Quantizer::scale != segment_scale::none && !has_blocks;
 
   /// An element's number, shifted right by this, is the number of its block.
-  SLAMB_HOST_DEVICE static unsigned block_shift(const Quantizer& quantizer) {
-    unsigned shift = 0;
+  SLAMB_HOST_DEVICE static unsigned block_shift([[maybe_unused]] const Quantizer& quantizer) {
     if constexpr (has_blocks)
-      while ((1U << shift) < static_cast<std::uint32_t>(quantizer.block)) ++shift;
-    return shift;
+      return trailing_zeros_of(static_cast<std::uint32_t>(quantizer.block));
+    else
+      return 0;
   }
 };
 
@@ -136,34 +124,22 @@ struct tile_codes {
   SLAMB_HOST_DEVICE tile_codes(Byte* of_owner, std::uint64_t codes_at, const wire_tile& t)
       : message(of_owner), codes(of_owner + codes_at + t.code * bits / 8), scale(t.scale) {}
 
-  // The scale of the block of 2^shift elements that contains element i.
-  SLAMB_ELEMENT scalar scale_at([[maybe_unused]] const Quantizer& quantizer, std::uint32_t i, unsigned shift) const {
+  // The scale of element i: its block's, or the shared one, or 1 if the quantizer has no scale.
+  SLAMB_ELEMENT float scale_at([[maybe_unused]] const Quantizer& quantizer, [[maybe_unused]] std::uint32_t i) const {
     if constexpr (Quantizer::scale == segment_scale::none)
       return 1.0F;
     else if constexpr (scale_traits<Quantizer>::has_blocks)
-      return read_scale(quantizer, message, scale + (i >> shift));
+      return read_scale(quantizer, message, scale + (i >> scale_traits<Quantizer>::block_shift(quantizer)));
     else
       return load_scale(message, scale);
   }
-
-  /// Decodes elements i … i + Width − 1: x ← x̂.
-  template <unsigned Width>
-  SLAMB_ELEMENT void decode(const Quantizer& quantizer, std::uint32_t i, unsigned shift, scalar (&x)[Width]) const {
-    std::uint32_t code[Width];
-    read_codes<bits>(codes, i, code);
-    const scalar its_scale = scale_at(quantizer, i, shift);
-    for (unsigned j = 0; j < Width; ++j) x[j] = quantizer.template decode<scalar>(code[j], its_scale);
+  template <class At>
+  SLAMB_ELEMENT typename At::real decode(const Quantizer& quantizer, At at, const typename At::real& its_scale) const {
+    return quantizer.template decode<typename At::real>(load_codes<bits>(codes, at), its_scale);
   }
-
-  /// The bits of elements i … i + Width − 1 whose codes are of negative numbers, whatever their scale.
-  template <unsigned Width>
-  SLAMB_ELEMENT std::uint32_t negative(const Quantizer& quantizer, std::uint32_t i) const {
-    std::uint32_t code[Width];
-    read_codes<bits>(codes, i, code);
-    std::uint32_t all = 0;
-    for (unsigned j = 0; j < Width; ++j)
-      if (quantizer.template decode<scalar>(code[j], scalar(1.0F)) < scalar(0.0F)) all |= 1U << j;
-    return all;
+  template <class At>
+  SLAMB_ELEMENT typename At::real decode(const Quantizer& quantizer, At at) const {
+    return decode(quantizer, at, scale_at(quantizer, at.i));
   }
 };
 
@@ -184,31 +160,25 @@ struct tile_active {
     const std::uint32_t existing = count >= code_group ? 0xFFFFU : (1U << count) - 1U;
     return count_of(bits == nullptr ? existing : existing & bits[i / code_group]);
   }
-  /// x ← 0 for elements that are not active.
-  template <unsigned Width>
-  SLAMB_ELEMENT void keep(scalar (&x)[Width], std::uint32_t i) const {
-    if (bits == nullptr) return;
-    const std::uint32_t its_bits = static_cast<std::uint32_t>(bits[i / code_group]) >> (i % code_group);
-    for (unsigned j = 0; j < Width; ++j) x[j] = select((its_bits >> j & 1U) != 0, x[j], scalar(0.0F));
+  /// x, and 0 for elements that are not active.
+  template <class At>
+  SLAMB_ELEMENT typename At::real keep(const typename At::real& x, At at) const {
+    if (bits == nullptr) return x;
+    return select(mask_of(bits_at(bits, at), at), x, typename At::real(0.0F));
   }
-  /// The bits of elements i … i + Width − 1 that are inactive and announce signals.
-  template <unsigned Width>
-  SLAMB_ELEMENT std::uint32_t announcing(std::uint32_t i) const {
+  /// The bits of elements that are inactive and announce signals.
+  template <class At>
+  SLAMB_ELEMENT std::uint32_t announcing(At at) const {
     if (!announces) return 0;
-    const std::uint32_t may = may_announce == nullptr ? 0xFFFFU : may_announce[i / code_group];
-    return (may & ~static_cast<std::uint32_t>(bits[i / code_group])) >> (i % code_group) & ((1U << Width) - 1U);
+    const std::uint32_t may = may_announce == nullptr ? all_bits(at) : bits_at(may_announce, at);
+    return may & ~bits_at(bits, at);
   }
   /// As `keep`, with an announcement for inactive elements that have a signal.
-  template <unsigned Width>
-  SLAMB_ELEMENT void keep_or_announce(scalar (&x)[Width], std::uint32_t i) const {
-    const std::uint32_t which = announcing<Width>(i);
-    scalar kept[Width];
-    for (unsigned j = 0; j < Width; ++j) kept[j] = x[j];
-    keep(kept, i);
-    for (unsigned j = 0; j < Width; ++j) {
-      const scalar announced = select(scalar(0.0F) < absolute(x[j]), scalar(announcement), scalar(0.0F));
-      x[j] = select((which >> j & 1U) != 0, announced, kept[j]);
-    }
+  template <class At>
+  SLAMB_ELEMENT typename At::real keep_or_announce(const typename At::real& x, At at) const {
+    using real = typename At::real;
+    const real announced = select(real(0.0F) < absolute(x), real(announcement), real(0.0F));
+    return select(mask_of(announcing(at), at), announced, keep(x, at));
   }
 
  private:

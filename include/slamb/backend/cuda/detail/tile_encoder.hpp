@@ -10,7 +10,8 @@
 #include <type_traits>
 
 #include "slamb/backend/cuda/detail/codes.hpp"
-#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/backend/cuda/detail/lanes.hpp"
+#include "slamb/backend/cuda/detail/reals.hpp"
 #include "slamb/backend/cuda/detail/tile_access.hpp"
 #include "slamb/backend/cuda/detail/tile_codes.hpp"
 #include "slamb/core/concepts.hpp"
@@ -26,15 +27,18 @@ struct scale_statistic {
 
   type value = 0;
 
-  SLAMB_ELEMENT void add(scalar x) {
-    const auto wide = static_cast<double>(x.value);  // its square is exact, fused with the sum or not
-    if constexpr (Scale == segment_scale::l2) value += wide * wide;
-    if constexpr (Scale == segment_scale::l1) value += static_cast<double>(absolute(x).value);
-    if constexpr (Scale == segment_scale::max) value = maximum(scalar(value), absolute(x)).value;
+  template <unsigned W>
+  SLAMB_ELEMENT void add(const reals<W>& x) {
+    for (unsigned j = 0; j < W; ++j) {
+      const auto wide = static_cast<double>(x.of[j]);  // its square is exact, fused with the sum or not
+      if constexpr (Scale == segment_scale::l2) value += wide * wide;
+      if constexpr (Scale == segment_scale::l1) value += static_cast<double>(absolute(x.of[j]));
+      if constexpr (Scale == segment_scale::max) value = maximum(value, absolute(x.of[j]));
+    }
   }
   SLAMB_ELEMENT void add(const scale_statistic& other) {
     if constexpr (Scale == segment_scale::max)
-      value = maximum(scalar(value), scalar(other.value)).value;
+      value = maximum(value, other.value);
     else
       value += other.value;
   }
@@ -77,8 +81,8 @@ class tile_encoder {
   std::uint64_t position;  ///< of the first element among the codes of all messages; selects its random numbers
   std::uint32_t count;
 
-  /// Encodes the elements of a tile. source(i, x, checks) writes elements i … i + Width − 1 to x [Width], and 0 for elements
-  /// that are not active. source.fill_up(i) is called for the padding after the last element, up to a whole group of codes.
+  /// Encodes the elements of a tile. source(at, checks) returns elements, and 0 for those that are not active.
+  /// source.fill_up(i) is called for the padding after the last element, up to a whole group of codes.
   ///
   /// @param statistic  receives the tile's statistic if `has_statistic`; else not used
   template <class Block, class Source, class Checks>
@@ -86,8 +90,8 @@ class tile_encoder {
                                     const tile_codes<Quantizer, std::byte>& to, Checks& checks,
                                     double* statistic) const {
     const unsigned shift = scale_traits<Quantizer>::block_shift(quantizer);
-    scalar its_scale = 1.0F;
-    if constexpr (Work == encode_mode::codes) its_scale = to.scale_at(quantizer, 0, 0);
+    float its_scale = 1.0F;
+    if constexpr (Work == encode_mode::codes) its_scale = to.scale_at(quantizer, 0);
     typename Block::template registers<scale_statistic<scale>> mine;
     for (std::uint32_t first = 0; first < count; first += piece) {
       const std::uint32_t part = count - first < piece ? count - first : piece;
@@ -112,16 +116,10 @@ class tile_encoder {
                           Sums& checks, scale_statistic<scale>& mine) const {
     scale_statistic<scale> own = mine;
     Sums own_checks = checks;
-    for_each_group<Threads>(thread, part, [&]<unsigned Width>(std::uint32_t i, width<Width> /*here*/) {
-      scalar x[Width];
-      source(first + i, x, own_checks);
-      if constexpr (has_statistic)
-        for (unsigned j = 0; j < Width; ++j) own.add(x[j]);
-      if constexpr (encodes) {
-        float values[Width];
-        for (unsigned j = 0; j < Width; ++j) values[j] = x[j].value;
-        store_together(values, block.template shared<memory>().value + i);
-      }
+    for_each_group<Threads>(thread, part, [&](auto at) {
+      const auto x = source(at + first, own_checks);
+      if constexpr (has_statistic) own.add(x);
+      if constexpr (encodes) store_together(x, block.template shared<memory>().value, at);
     });
     for (std::uint32_t i = part + thread; i < padded(part); i += Threads) {
       if constexpr (encodes) block.template shared<memory>().value[i] = 0.0F;
@@ -140,11 +138,7 @@ class tile_encoder {
     if (begin >= part) return;
     memory& all = block.template shared<memory>();
     scale_statistic<scale> own;
-    for (unsigned k = 0; k < 4; ++k) {
-      float x[4];
-      load_together(all.value + begin + (k + thread / 2) % 4 * 4, x);
-      for (unsigned j = 0; j < 4; ++j) own.add(scalar(x[j]));
-    }
+    for (unsigned k = 0; k < 4; ++k) own.add(load_together(all.value, group<4>{begin + (k + thread / 2) % 4 * 4}));
     all.of_group[thread] = own;
     all.active[thread] = active.number(first + begin, part - begin);
   }
@@ -169,22 +163,20 @@ class tile_encoder {
 
   template <class Block>
   SLAMB_ELEMENT void encode(Block& block, unsigned thread, const tile_codes<Quantizer, std::byte>& to,
-                            std::uint32_t first, std::uint32_t part, unsigned shift, scalar its_scale) const {
+                            std::uint32_t first, std::uint32_t part, unsigned shift, float its_scale) const {
     const memory& all = block.template shared<memory>();
+    SLAMB_NO_UNROLL
     for (std::uint32_t i = 8 * thread; i < padded(part); i += 8 * Threads) {
-      float x[2][4];
-      load_together(all.value + i, x[0]);
-      load_together(all.value + i + 4, x[1]);
-      scalar uniform[8];
-      if constexpr (capability::stochastic_quantizer<Quantizer>) {
-        draw_uniform(quantizer.seed, random_stream, position + first + i, uniform);
-      } else {
-        for (scalar& u : uniform) u = 0.5F;
-      }
+      const group<8> at{i};
+      const reals<8> x = load_together(all.value, at);
+      reals<8> uniform(0.5F);
+      if constexpr (capability::stochastic_quantizer<Quantizer>)
+        uniform = draw_uniform(quantizer.seed, random_stream, position + first + i);
       if constexpr (has_blocks) its_scale = all.scale_of_block[i >> shift];
-      std::uint32_t code[8];
-      for (unsigned j = 0; j < 8; ++j) code[j] = quantizer.encode(scalar(x[j / 4][j % 4]), its_scale, uniform[j]);
-      write_codes<Quantizer::bits_per_element>(code, to.codes, first + i);
+      words<8> code;  // lane after lane: as in lanes.hpp
+      for (unsigned j = 0; j < 8; ++j)
+        code.of[j] = quantizer.encode(lane_of(x, j), reals<1>(its_scale), lane_of(uniform, j)).of[0];
+      store_codes<Quantizer::bits_per_element>(code, to.codes, at + first);
     }
   }
 };

@@ -7,7 +7,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/backend/cuda/detail/group.hpp"
+#include "slamb/backend/cuda/detail/reals.hpp"
 #include "slamb/backend/cuda/detail/tile_access.hpp"
 #include "slamb/core/detail/eight_bits.hpp"
 #include "slamb/core/real.hpp"
@@ -36,7 +37,7 @@ template <class List>
 struct waiting_group;
 template <class... Arrays>
 struct waiting_group<arrays<Arrays...>> {
-  float of[sizeof...(Arrays)][4] = {};
+  reals<4> of[sizeof...(Arrays)] = {};
 };
 
 /// The arrays of a tile for one thread, which keeps what it writes to arrays in blocks.
@@ -48,31 +49,27 @@ struct arrays_in_window {
   waiting_group<blocks>& waiting;
   std::uint32_t first;  // of the four elements in the tile
 
-  template <class List, class Element, unsigned Width>
-  SLAMB_ELEMENT void load(List some, Element (&e)[Width], std::size_t i) const {
-    at.load(some, e, i);
+  template <class List, class Element, class At>
+  SLAMB_ELEMENT void load(List some, Element& e, At here) const {
+    at.load(some, e, here);
   }
-  template <class Element, unsigned Width>
-  SLAMB_ELEMENT void store(Writes /*all*/, const Element (&e)[Width], std::size_t i) const {
-    at.store(typename at_once<Precision, Writes>::type(), e, i);
-    keep(blocks(), e, i);
+  template <class Element, class At>
+  SLAMB_ELEMENT void store(Writes /*all*/, const Element& e, At here) const {
+    at.store(typename at_once<Precision, Writes>::type(), e, here);
+    keep(blocks(), e, here);
   }
 
  private:
-  template <class... In, class Element, unsigned Width>
-  SLAMB_ELEMENT void keep(arrays<In...> /*blocks*/, const Element (&e)[Width], std::size_t i) const {
+  template <class... In, class Element, unsigned W>
+  SLAMB_ELEMENT void keep(arrays<In...> /*blocks*/, const Element& e, group<W> here) const {
     unsigned k = 0;
-    (keep_one<In>(e, waiting.of[k++], static_cast<std::uint32_t>(i) - first), ...);
+    (keep_one(value_of<In, reals<W>>(e), waiting.of[k++], here.i - first), ...);
   }
-  // Each element of `to` has a known place, so that all stay in registers.
-  template <class Array, class Element, unsigned Width>
-  SLAMB_ELEMENT static void keep_one(const Element (&e)[Width], float (&to)[4], std::uint32_t place) {
-    if constexpr (Width == 4) {
-      for (unsigned j = 0; j < 4; ++j) to[j] = value_of<Array, scalar>(e[j]).value;
-    } else {
-      for (unsigned j = 0; j < 4; ++j)
-        if (j == place) to[j] = value_of<Array, scalar>(e[0]).value;
-    }
+  SLAMB_ELEMENT static void keep_one(const reals<4>& x, reals<4>& to, std::uint32_t /*place*/) { to = x; }
+  // Each lane of `to` has a known place, so that all stay in registers.
+  SLAMB_ELEMENT static void keep_one(const reals<1>& x, reals<4>& to, std::uint32_t place) {
+    for (unsigned j = 0; j < 4; ++j)
+      if (j == place) to.of[j] = x.of[0];
   }
 };
 
@@ -85,7 +82,7 @@ SLAMB_ELEMENT void store_window(Block& block, const Arrays& at, const Waiting& w
       [&](unsigned thread) {
         std::uint32_t own = 0;
         for (unsigned j = 0; j < 4; ++j) {
-          const std::uint32_t magnitude = ::slamb::as_word(waiting[thread].of[K][j]) & 0x7FFFFFFFU;
+          const std::uint32_t magnitude = ::slamb::as_word(waiting[thread].of[K].of[j]) & 0x7FFFFFFFU;
           if (first + 4 * thread + j < past && own < magnitude) own = magnitude;
         }
         return own;
@@ -95,11 +92,9 @@ SLAMB_ELEMENT void store_window(Block& block, const Arrays& at, const Waiting& w
     const std::uint32_t i = first + 4 * thread;
     if (i >= past) return;
     const float scale = block_scale<stored_pointer_t<Array, typename Arrays::precision>::is_signed>(largest[thread]);
-    if (i + 4 <= past) return at.template store_codes<Array>(waiting[thread].of[K], scale, i);
-    for (unsigned j = 0; j < 3; ++j) {
-      const float one[1] = {waiting[thread].of[K][j]};
-      if (i + j < past) at.template store_codes<Array>(one, scale, i + j);
-    }
+    if (i + 4 <= past) return at.template store_codes<Array>(waiting[thread].of[K], scale, group<4>{i});
+    for (unsigned j = 0; j < 3; ++j)
+      if (i + j < past) at.template store_codes<Array>(reals<1>(waiting[thread].of[K].of[j]), scale, group<1>{i + j});
   });
 }
 template <class... In, std::size_t... K, class Block, class Arrays, class Waiting>
@@ -127,9 +122,9 @@ struct single_group {
 
   template <class Body>
   SLAMB_ELEMENT void visit(const Body& body) const {
-    if (i + 4 <= count) return body(i, width<4>{});
+    if (i + 4 <= count) return body(group<4>{i});
     for (std::uint32_t j = 0; j < 3; ++j)
-      if (i + j < count) body(i + j, width<1>{});
+      if (i + j < count) body(group<1>{i + j});
   }
 };
 
