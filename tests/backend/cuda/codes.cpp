@@ -31,6 +31,7 @@ namespace {
 
 using namespace test_support;
 using slamb::detail::cuda::emulator;
+using slamb::detail::cuda::group;
 using slamb::detail::cuda::no_storage;
 using slamb::detail::cuda::thread_order;
 
@@ -42,18 +43,15 @@ void compare_codes(random_source& random) {
   std::memset(device, 0xA5, sizeof(device));
   slamb::detail::host::store_codes<Bits>(slamb::detail::host::u32x16::load(code), host);
   for (std::uint32_t half = 0; half < 2; ++half) {
-    std::uint32_t eight[8];
-    std::copy_n(code + 8 * half, 8, eight);
-    slamb::detail::cuda::write_codes<Bits>(eight, device, 8 * half);
+    slamb::detail::cuda::words<8> eight;
+    std::copy_n(code + 8 * half, 8, eight.of);
+    slamb::detail::cuda::store_codes<Bits>(eight, device, group<8>{8 * half});
     REQUIRE(device[Bits * (half + 1)] == std::byte{0xA5});
   }
   REQUIRE(std::memcmp(host, device, 2 * Bits) == 0);
   for (std::uint32_t i = 0; i < 16; ++i) {
-    std::uint32_t one[1], four[4];
-    slamb::detail::cuda::read_codes<Bits>(device, i, one);
-    REQUIRE(one[0] == code[i]);
-    slamb::detail::cuda::read_codes<Bits>(device, i / 4 * 4, four);
-    REQUIRE(four[i % 4] == code[i]);
+    REQUIRE(slamb::detail::cuda::load_codes<Bits>(device, group<1>{i}).of[0] == code[i]);
+    REQUIRE(slamb::detail::cuda::load_codes<Bits>(device, group<4>{i / 4 * 4}).of[i % 4] == code[i]);
   }
 }
 
@@ -80,9 +78,8 @@ TEST_CASE("cuda codes: random draws are the host's, also when the lower half of 
     float expected[256];
     slamb::detail::host::fill_uniform(0x123456789ABCU, ~std::uint64_t{5}, first, 256, expected);
     for (std::uint32_t i = 0; i < 256; i += 8) {
-      slamb::detail::cuda::scalar drawn[8];
-      slamb::detail::cuda::draw_uniform(0x123456789ABCU, ~std::uint64_t{5}, first + i, drawn);
-      for (std::uint32_t j = 0; j < 8; ++j) REQUIRE(drawn[j].value == expected[i + j]);
+      const auto drawn = slamb::detail::cuda::draw_uniform(0x123456789ABCU, ~std::uint64_t{5}, first + i);
+      for (std::uint32_t j = 0; j < 8; ++j) REQUIRE(drawn.of[j] == expected[i + j]);
     }
   }
 }

@@ -159,12 +159,11 @@ TEST_CASE("cuda tile_access: the threads of a block cover every element once, fo
     std::vector<int> seen(count + 4, 0);
     std::uint32_t in_groups = 0;
     for (unsigned thread = 0; thread < threads; ++thread)
-      slamb::detail::cuda::for_each_group<threads>(
-          thread, count, [&]<unsigned Width>(std::uint32_t i, slamb::detail::cuda::width<Width> /*here*/) {
-            CHECK(i % Width == 0);
-            in_groups += Width == 4 ? 4 : 0;
-            for (unsigned j = 0; j < Width; ++j) ++seen[i + j];
-          });
+      slamb::detail::cuda::for_each_group<threads>(thread, count, [&]<unsigned W>(slamb::detail::cuda::group<W> at) {
+        CHECK(at.i % W == 0);
+        in_groups += W == 4 ? 4 : 0;
+        for (unsigned j = 0; j < W; ++j) ++seen[at.i + j];
+      });
     CHECK(std::accumulate(seen.begin(), seen.end(), 0) == static_cast<int>(count));
     for (std::uint32_t i = 0; i < count; ++i) CHECK(seen[i] == 1);
     CHECK(in_groups == count / 4 * 4);
@@ -172,7 +171,8 @@ TEST_CASE("cuda tile_access: the threads of a block cover every element once, fo
 }
 
 TEST_CASE("cuda tile_access: any single array may be misaligned to sixteen bytes") {
-  constexpr std::size_t number = 9, length = 16, first = 4;
+  constexpr std::size_t number = 9, length = 16;
+  constexpr std::uint32_t first = 4;
   for (std::size_t moved = 0; moved < number; ++moved) {
     for (std::size_t offset = 0; offset < 8; ++offset) {
       CAPTURE(moved);
@@ -193,17 +193,18 @@ TEST_CASE("cuda tile_access: any single array may be misaligned to sixteen bytes
       at.accumulated_update = array(6);
       at.anchor = array(7);
       at.residual = array(8);
-      slamb::detail::element_of<everything, slamb::detail::cuda::scalar> e[4];
-      at.load(everything::reads(), e, first);
+      slamb::detail::element_of<everything, slamb::detail::cuda::reals<4>> e;
+      const slamb::detail::cuda::group<4> here{first};
+      at.load(everything::reads(), e, here);
       for (std::size_t j = 0; j < 4; ++j) {
-        const float read[number] = {e[j].parameter.value,          e[j].gradient.value,  e[j].momentum.value,
-                                    e[j].variance.value,           e[j].exchanged.value, e[j].fresh_variance.value,
-                                    e[j].accumulated_update.value, e[j].anchor.value,    e[j].residual.value};
+        const float read[number] = {e.parameter.of[j],          e.gradient.of[j],  e.momentum.of[j],
+                                    e.variance.of[j],           e.exchanged.of[j], e.fresh_variance.of[j],
+                                    e.accumulated_update.of[j], e.anchor.of[j],    e.residual.of[j]};
         for (std::size_t k = 0; k < number; ++k) CHECK(read[k] == array(k)[first + j]);
-        e[j].parameter = -1.0F;
-        e[j].residual = -2.0F;
       }
-      at.store(arrays<slamb::detail::array::parameter, slamb::detail::array::residual>(), e, first);
+      e.parameter = -1.0F;
+      e.residual = -2.0F;
+      at.store(arrays<slamb::detail::array::parameter, slamb::detail::array::residual>(), e, here);
       for (std::size_t i = 0; i < length - offset; ++i) {
         const bool inside = i >= first && i < first + 4;
         const auto was = [&](std::size_t k) { return static_cast<float>(100 * k + i + (k == moved ? offset : 0)); };

@@ -31,6 +31,7 @@ namespace backend_cuda_selected_kernel_tests {
 namespace {
 
 using slamb::detail::cuda::emulator;
+using slamb::detail::cuda::group;
 using slamb::detail::cuda::packed_kernel;
 using slamb::detail::cuda::selected_kernel;
 using test_support::for_every_launch;
@@ -516,12 +517,10 @@ TEST_CASE("cuda selected_elements: groups agree with round robin on every elemen
             const bool sent = ((piece.bits(i - in_sixteen, of_sixteen) >> in_sixteen) & 1U) != 0;
             wrong += sent == selection.selects(at) ? 0 : 1;
             if (i >= known.in_whole) continue;
-            float one[1], four[4];
-            piece.find_discounts(known, i, one);
-            wrong += one[0] == table[selection.age(at)] ? 0 : 1;
+            wrong += piece.discounts(known, group<1>{i}).of[0] == table[selection.age(at)] ? 0 : 1;
             if (i + 4 > known.in_whole) continue;
-            piece.find_discounts(known, i, four);
-            for (std::uint32_t j = 0; j < 4; ++j, ++at.index) wrong += four[j] == table[selection.age(at)] ? 0 : 1;
+            const auto four = piece.discounts(known, group<4>{i});
+            for (std::uint32_t j = 0; j < 4; ++j, ++at.index) wrong += four.of[j] == table[selection.age(at)] ? 0 : 1;
           }
         }
   CHECK(wrong == 0);

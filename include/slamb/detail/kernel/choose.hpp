@@ -37,7 +37,7 @@ struct block_memory_of<Compressor> {
 /// The shared memory of a team that chooses.
 template <class Compressor>
 struct choice_memory {
-  alignas(64) float value[layout::tile_size];
+  alignas(16) float value[layout::tile_size];
   typename block_memory_of<Compressor>::type own;
 };
 
@@ -71,7 +71,7 @@ struct choose_elements {
           pass, pass.constants(t.segment), arrays_type(view, s, t, i), {nullptr, 0}, {}};
       typename Team::template registers<typename Team::template results<0, 0>> checks;
       each_position(team, 0, t.count, checks, true, [&](auto at, auto& own) {
-        store_array(source(at, own), team.template shared<choice_memory<Compressor>>().value, at);
+        store_together(source(at, own), team.template shared<choice_memory<Compressor>>().value, at);
       });
       if (team.any([&](unsigned thread) { return !is_usable(checks[thread]); })) {
         if (not_finite != nullptr) raise(team, *not_finite);

@@ -44,7 +44,7 @@ class tile_encoder {
 
   using statistic = scale_statistic<Quantizer::scale>;
   struct values {
-    alignas(64) float value[piece];
+    alignas(16) float value[piece];
   };
   struct values_of_blocks : values {
     typename Team::template group_statistics<Quantizer::scale> groups;
@@ -85,7 +85,7 @@ class tile_encoder {
             if constexpr (encodes_at_once)
               to.encode(x, shared_scale, uniform.at(at.from(first)), at);
             else if constexpr (encodes)
-              store_array(x, team.template shared<memory>().value, at.from(first));
+              store_together(x, team.template shared<memory>().value, at.from(first));
           },
           [&](unsigned thread) {
             for (std::uint32_t i = part + thread; i < padded_codes(part); i += Team::threads) {
@@ -115,7 +115,7 @@ class tile_encoder {
       const memory& all = team.template shared<memory>();
       float scale = shared_scale;
       if constexpr (has_blocks) scale = all.scale_of_block[at.i >> to.shift];
-      to.encode(load_array(static_cast<const float*>(all.value), at), scale, uniform.at(at), at.moved(first));
+      to.encode(load_together(static_cast<const float*>(all.value), at), scale, uniform.at(at), at.moved(first));
     });
   }
 };

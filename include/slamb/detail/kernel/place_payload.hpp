@@ -20,7 +20,7 @@ namespace slamb::detail {
 /// the payload is too large, and teams must not read memory that others write.
 template <class Selection>
 struct place_tiles_directly {
-  static constexpr unsigned threads = 256;
+  static constexpr unsigned tiles_of_team = 256;
 
   model_view view;
   Selection selection;
@@ -29,15 +29,16 @@ struct place_tiles_directly {
   std::uint64_t capacity = std::numeric_limits<std::uint64_t>::max();  ///< elements that the payload may have
   std::uint32_t* too_many = nullptr;                                   ///< becomes 1 if it has more; may be null
 
-  std::size_t work() const noexcept { return (tiles + threads - 1) / threads; }
+  std::size_t work() const noexcept { return (tiles + tiles_of_team - 1) / tiles_of_team; }
 
   template <class Team>
   SLAMB_HOST_DEVICE void operator()(Team& team) const {
-    for (std::size_t first = team.index() * threads; first < tiles; first += team.count() * threads) {
+    static_assert(Team::threads == tiles_of_team);
+    for (std::size_t first = team.index() * Team::threads; first < tiles; first += team.count() * Team::threads) {
       const tile begin = view.tiles[first];
       const double tensors_before = team.sum([&](unsigned thread) {  // exact: below 2^53
         double own = 0.0;
-        for (std::uint32_t i = thread; i < begin.segment; i += threads)
+        for (std::uint32_t i = thread; i < begin.segment; i += Team::threads)
           own += static_cast<double>(before(i, view.segments[i].size));
         return own;
       });
@@ -50,7 +51,7 @@ struct place_tiles_directly {
       team.each([&](unsigned thread) {
         if (first + thread < tiles) tile_offsets[first + thread] = payload_before + tiles_before[thread];
       });
-      if (tiles - first > threads) continue;
+      if (tiles - first > Team::threads) continue;
       team.first([&] {
         tile_offsets[tiles] = payload_before + all;
         if (payload_before + all > capacity && too_many != nullptr) *too_many = 1;
@@ -72,8 +73,6 @@ struct place_tiles_directly {
 /// Counts the selected elements of each tile.
 template <class Selection>
 struct count_selected_elements {
-  static constexpr unsigned threads = 256;
-
   model_view view;
   Selection selection;
   std::size_t tiles = 0;                  ///< of all tensors
@@ -95,7 +94,6 @@ struct count_selected_elements {
 /// Turns the counts of all tiles into offsets, in one team.
 struct add_up_counts {
   static constexpr bool is_small = true;
-  static constexpr unsigned threads = 1024;
 
   std::size_t tiles = 0;
   /// [tiles + 1] from index 1 on the counts, each below 2^20; becomes the offsets, then the payload's size.

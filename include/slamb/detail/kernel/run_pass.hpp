@@ -81,7 +81,7 @@ struct run_pass {
                                                   element_of<Pass, typename decltype(here)::real> e;
                                                   hide(e);
                                                   arrays.load(typename Pass::reads(), e, here);
-                                                  pass(e, constants, own);
+                                                  apply(pass, e, constants, own);
                                                   arrays.store(typename Pass::writes(), e, here);
                                                 });
       });
@@ -123,7 +123,7 @@ struct run_packed {
           element_of<Pass, typename decltype(here)::real> e;
           hide(e);
           planes.load(typename Pass::reads(), e, here);
-          pass(e, constants, own);
+          apply(pass, e, constants, own);
         });
       });
       if constexpr (Pass::sums > 0)

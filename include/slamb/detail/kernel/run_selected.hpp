@@ -85,12 +85,12 @@ struct run_selected {
         const std::uint32_t count = t.count - first < elements_type::size ? t.count - first : elements_type::size;
         const coordinate c = coordinate_of(s, t.segment, t.first + first);
         std::uint32_t passed = 0;
-        elements.find(team, resolved(selection), s, c, count, payload.discount);
+        const auto found = elements.find(team, resolved(selection), s, c, count, payload.discount);
         each_position_of<typename Pass::writes>(
             team, at, first, count, mine, first == 0, [&](const auto& arrays, auto here, auto& own) {
-              run(arrays, here, here.from(first), elements, passed, c, its, constants, own);
+              run(arrays, here, here.from(first), elements, found, passed, c, its, constants, own);
             });
-        for (float*& all : its.plane) all = from_element(all, elements.number(passed));
+        for (float*& all : its.plane) all = from_element(all, elements.number(found, passed));
       }
       if constexpr (Pass::sums > 0) write_results<Pass::sums, 0>(team, mine, of_tile);
     }
@@ -105,9 +105,10 @@ struct run_selected {
   };
 
   // Runs the pass at a position of the tile, which is `in_piece` of the piece of elements.
-  template <class Arrays, class At, class Elements, class Constants, class Sums>
-  SLAMB_ELEMENT void run(const Arrays& arrays, At here, At in_piece, const Elements& elements, std::uint32_t& passed,
-                         const coordinate& c, const tile_of_payload& its, const Constants& constants, Sums& own) const {
+  template <class Arrays, class At, class Elements, class Found, class Constants, class Sums>
+  SLAMB_ELEMENT void run(const Arrays& arrays, At here, At in_piece, const Elements& elements, const Found& found,
+                         std::uint32_t& passed, const coordinate& c, const tile_of_payload& its,
+                         const Constants& constants, Sums& own) const {
     using Real = typename At::real;
     using Mask = typename At::mask;
     element_of<Pass, Real> e;
@@ -116,24 +117,25 @@ struct run_selected {
     const auto group = elements.next(in_piece, passed);
     selected_lanes<Real, Mask> lane{mask_of(group.bits, here), {}};
     if constexpr (Pass::needs_discount)
-      lane.discount = its.dense ? Real(1.0F) : discount_of(here, in_piece, elements, c, its, lane.selected);
+      lane.discount = its.dense ? Real(1.0F) : discount_of(here, in_piece, elements, found, c, its, lane.selected);
     if constexpr (Pass::receives) e.exchanged = expand(group.bits, its.plane[0] + group.before, here);
     if constexpr (requires { Pass::receives_compression_error; })
       e.compression_error =
           its.plane[1] == nullptr ? Real(0.0F) : expand(group.bits, its.plane[1] + group.before, here);
     const Mask unsent = mask_of(~group.bits & here.existing(), here);
     unsent_sums<Sums, Mask> sums_of_unsent{own, unsent};
-    pass(e, lane, constants, sums_of_unsent);
+    apply(pass, e, lane, constants, sums_of_unsent);
     pack(typename Pass::packs(), group.bits, e, its.plane, group.before, here);
     arrays.store(typename Pass::writes(), e, here);
   }
 
   // β3^age. Ages that the selection does not know are stored, and grow once a step: by the pass that receives.
-  template <class At, class Elements>
-  SLAMB_ELEMENT typename At::real discount_of(At here, At in_piece, const Elements& elements, const coordinate& c,
-                                              const tile_of_payload& its, const typename At::mask& selected) const {
+  template <class At, class Elements, class Found>
+  SLAMB_ELEMENT typename At::real discount_of(At here, At in_piece, const Elements& elements, const Found& found,
+                                              const coordinate& c, const tile_of_payload& its,
+                                              const typename At::mask& selected) const {
     if constexpr (!stores_ages) {
-      return elements.discounts(resolved(selection), c, payload.discount, in_piece);
+      return elements.discounts(found, resolved(selection), c, payload.discount, in_piece);
     } else {
       using word = typename At::word;
       constexpr std::uint32_t oldest = std::numeric_limits<age_type>::max();

@@ -28,7 +28,7 @@ struct worker_source {
     element_of<Pass, typename At::real> e;
     hide(e);
     arrays.load(typename Pass::signal_reads(), e, at);
-    typename At::real x = pass.signal(e, constants, checks);
+    typename At::real x = signal_of(pass, e, constants, checks);
     if constexpr (error_array<Storage>::exists) x = x + error.load(at);
     checks.check_finite(error.bound(x));
     return active.keep_or_announce(x, at);

@@ -50,16 +50,6 @@ template <class At>
 SLAMB_ELEMENT void store_array(const typename At::real& x, float* array, At at) {
   store(x, array, at);
 }
-/// Stores numbers of sixteen bits of a type known at run time: to nearest, as IEEE 754 defines, or, with draws, by chance.
-template <class Real, class At, class... Draw>
-SLAMB_ELEMENT void store_sixteen_bits(const Real& x, void* array, element_type type, At at, const Draw&... draw) {
-  auto* const bits = static_cast<std::uint16_t*>(array);
-  if (type == element_type::bfloat16)
-    store_bfloat16(x, draw..., bits, at);
-  else
-    store_half(x, draw..., bits, at);
-}
-
 /// The arrays of one tile.
 /// @tparam Draws  of a team: draw(position) returns the random words by which numbers are rounded
 template <class List, class Precision, class Draws>
@@ -123,9 +113,9 @@ struct tile_arrays : tile_pointers<List, Precision>, private Draws {
   SLAMB_ELEMENT void store_one(const typename At::real& x, const typed_parameter& array, At at) const {
     if (array.type == element_type::float32) {
       store_array(x, static_cast<float*>(array.address), at);
-      if (array.rounded != nullptr) store_sixteen_bits(x, array.rounded, array.rounded_type, at);
+      if (array.rounded != nullptr) store_typed(x, static_cast<std::uint16_t*>(array.rounded), array.rounded_type, at);
     } else if constexpr (Precision::rounds_by_chance) {
-      store_sixteen_bits(x, array.address, array.type, at, Draws::draw(at));
+      store_typed(x, Draws::draw(at), static_cast<std::uint16_t*>(array.address), array.type, at);
     }
   }
   template <class At>

@@ -101,7 +101,7 @@ struct scale_traits {
   /// An element's number, shifted right by this, is the number of its block: the logarithm of a power of two.
   SLAMB_HOST_DEVICE static unsigned block_shift(const Quantizer& quantizer) {
     if constexpr (has_blocks)
-      return first_bit_of(static_cast<std::uint32_t>(quantizer.block));
+      return trailing_zeros_of(static_cast<std::uint32_t>(quantizer.block));
     else
       return 0;
   }
@@ -149,8 +149,7 @@ struct tile_codes {
   template <class At>
   SLAMB_ELEMENT void encode(const typename At::real& x, float its_scale, const typename At::real& uniform,
                             At at) const {
-    using Real = typename At::real;
-    store_codes<bits>(quantizer.encode(x, Real(its_scale), uniform), codes, at);
+    store_codes<bits>(encoded(quantizer, x, its_scale, uniform), codes, at);
   }
 };
 

@@ -198,7 +198,7 @@ struct receive_mean {
           arrays.load(reads(), e, here);
           if constexpr (forms_signal) {
             already_checked checks;
-            Real x = pass.signal(e, constants, checks);
+            Real x = signal_of(pass, e, constants, checks);
             if constexpr (error_array<ErrorStorage>::exists) {
               x = x + error.load(here);
               error.store(decoded.compression_error_or_announcement(x, here), here);
@@ -209,7 +209,7 @@ struct receive_mean {
             e.compression_error = Real(0.0F);
           }
           e.exchanged = decoded.mean(here);
-          pass(e, constants, own);
+          apply(pass, e, constants, own);
           arrays.store(typename Pass::writes(), e, here);
         });
     if constexpr (results_v < Pass >> 0) write_results<Pass::sums, maxima_v<Pass>>(team, mine, of_tile);

@@ -112,22 +112,27 @@ SLAMB_ALWAYS_INLINE void store_words(const u32x16& words, std::uint8_t* array, A
 
 // To numbers of sixteen bits: to nearest, or by chance.
 template <position At>
-SLAMB_ALWAYS_INLINE void store_bfloat16(const f32x16& x, std::uint16_t* array, At at) {
-  store_words(quick_nearest_bfloat16_bits(x), array, at);
-}
-template <position At>
 SLAMB_ALWAYS_INLINE void store_bfloat16(const f32x16& x, const u32x16& draw, std::uint16_t* array, At at) {
   store_words(quick_stochastic_bfloat16_bits(x, draw), array, at);
 }
 template <position At>
-SLAMB_ALWAYS_INLINE void store_half(const f32x16& x, std::uint16_t* array, At at) {
-  auto* const to = reinterpret_cast<half*>(array) + at.i;
-  at.counted([&](auto... count) { store_halves(x, to, count...); });
+SLAMB_ALWAYS_INLINE void store_typed(const f32x16& x, std::uint16_t* array, element_type type, At at) {
+  at.counted([&](auto... count) { store_nearest(x, array, type, at.i, count...); });
 }
 template <position At>
-SLAMB_ALWAYS_INLINE void store_half(const f32x16& x, const u32x16& draw, std::uint16_t* array, At at) {
-  auto* const to = reinterpret_cast<half*>(array) + at.i;
-  at.counted([&](auto... count) { store_halves_by_chance(x, draw, to, count...); });
+SLAMB_ALWAYS_INLINE void store_typed(const f32x16& x, const u32x16& draw, std::uint16_t* array, element_type type,
+                                     At at) {
+  at.counted([&](auto... count) { store_by_chance(x, draw, array, type, at.i, count...); });
+}
+
+// Values in the memory of a team.
+template <position At>
+SLAMB_ALWAYS_INLINE f32x16 load_together(const float* array, At at) {
+  return load(array, at);
+}
+template <position At>
+SLAMB_ALWAYS_INLINE void store_together(const f32x16& x, float* array, At at) {
+  store(x, array, at);
 }
 
 // Codes, which are padded to sixteen.
@@ -163,6 +168,21 @@ inline constexpr float numbers_of_lanes[lanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 
 template <position At>
 SLAMB_ALWAYS_INLINE f32x16 numbers_at(std::uint32_t first, At at) {
   return f32x16(static_cast<float>(first + at.i)) + f32x16::load(numbers_of_lanes);
+}
+
+// The element functions of passes and quantizers, on all lanes.
+template <class Pass, class List, class... Arguments>
+SLAMB_ALWAYS_INLINE void apply(const Pass& pass, element<f32x16, List>& e, Arguments&... arguments) {
+  pass(e, arguments...);
+}
+template <class Pass, class List, class Constants, class Checks>
+SLAMB_ALWAYS_INLINE f32x16 signal_of(const Pass& pass, const element<f32x16, List>& e, const Constants& constants,
+                                     Checks& checks) {
+  return pass.signal(e, constants, checks);
+}
+template <class Quantizer>
+SLAMB_ALWAYS_INLINE u32x16 encoded(const Quantizer& quantizer, const f32x16& x, float scale, const f32x16& uniform) {
+  return quantizer.encode(x, f32x16(scale), uniform);
 }
 
 /// On an emulated device, hides the values of an element that a pass does not read.

@@ -39,15 +39,17 @@ class selected_elements {
  public:
   static constexpr std::uint32_t size = 2048;  ///< elements of a piece
 
+  struct found {};  ///< of a piece; nothing beside these bits
   /// Finds those of a piece.
   template <class Team>
-  void find(Team& /*team*/, const Selection& selection, const segment& s, const coordinate& c, std::uint32_t count,
-            const capability::staleness_discounts& table) {
+  found find(Team& /*team*/, const Selection& selection, const segment& s, const coordinate& c, std::uint32_t count,
+             const capability::staleness_discounts& table) {
     std::fill(std::begin(bits_), std::end(bits_), std::uint16_t{0});
     if (s.dense)
       select(0, count);
     else
       fill(selection, c, count, table);
+    return {};
   }
   template <class Team>
   static void prepare(Team& /*team*/, const Selection& /*selection*/,
@@ -67,10 +69,10 @@ class selected_elements {
     return {bits, before};
   }
   /// The number of selected elements of the piece, once `next` has been called for all.
-  static std::uint32_t number(std::uint32_t passed) noexcept { return passed; }
+  static std::uint32_t number(found /*of_piece*/, std::uint32_t passed) noexcept { return passed; }
   /// β3^age, by the ages of the selection.
   template <class At>
-  SLAMB_ALWAYS_INLINE f32x16 discounts(const Selection& /*selection*/, const coordinate& /*c*/,
+  SLAMB_ALWAYS_INLINE f32x16 discounts(found /*of_piece*/, const Selection& /*selection*/, const coordinate& /*c*/,
                                        const capability::staleness_discounts& /*table*/, At at) const {
     return f32x16::load(discount_ + at.i);
   }
