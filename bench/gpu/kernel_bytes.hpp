@@ -48,7 +48,7 @@ struct bytes_of_kernel<slamb::detail::cuda::packed_kernel<Pass>> {
 namespace detail {
 
 template <class Storage>
-inline constexpr double error_bytes = std::is_same_v<Storage, slamb::detail::cuda::no_storage> ? 0.0 : sizeof(Storage);
+inline constexpr double error_bytes = std::is_same_v<Storage, slamb::detail::no_storage> ? 0.0 : sizeof(Storage);
 // Of a quantizer, or of the phases of two.
 template <class Quantizers>
 inline constexpr double bytes_of_signal = slamb::detail::signal_quantizer_t<Quantizers>::bits_per_element / 8.0;
