@@ -167,8 +167,8 @@ TEST_CASE("launches: names of kernels are short") {
         "send<(encoding)1, float, momentum, sign>");
   CHECK(bench::shortened("a::place") == "place");
   CHECK(
-      bench::name_of<slamb::detail::cuda::pass_kernel<slamb::detail::update_and_sum<slamb::layerwise_trust_ratio>>>() ==
-      "pass_kernel<update_and_sum>");
+      bench::name_of<slamb::detail::run_pass<slamb::detail::update_and_sum<slamb::layerwise_trust_ratio>>>() ==
+      "run_pass<update_and_sum>");
 }
 
 TEST_CASE("launches: AdamW, LAMB and SLAMB") {

@@ -83,13 +83,15 @@ TEST_CASE("cuda group: masks, bits and numbers are those of its elements") {
   const auto mask = mask_of(0b1010U, group<4>{0});
   for (unsigned j = 0; j < 4; ++j) CHECK(mask.of[j] == (j % 2 == 1));
   const std::uint16_t bits[] = {0xABCDU, 0x1234U};
+  using slamb::detail::cuda::bits_at;
   CHECK(bits_at(bits, group<4>{0}) == 0xDU);
   CHECK(bits_at(bits, group<4>{12}) == 0xAU);
-  CHECK(bits_at(bits, group<4>{16} + 4) == 0x3U);
+  CHECK(bits_at(bits, group<4>{16}.moved(4)) == 0x3U);
+  CHECK(bits_at(bits, group<4>{36}.from(16)) == 0x3U);
   CHECK(bits_at(bits, group<1>{1}) == 0U);
   CHECK(bits_at(bits, group<1>{2}) == 1U);
-  CHECK(all_bits(group<4>{8}) == 0xFU);
-  CHECK(all_bits(group<1>{8}) == 1U);
+  CHECK(group<4>{8}.existing() == 0xFU);
+  CHECK(group<1>{8}.existing() == 1U);
   const auto numbers = numbers_at(0xFFFFFFU, group<4>{4});
   for (unsigned j = 0; j < 4; ++j) CHECK(numbers.of[j] == static_cast<float>(0xFFFFFFU + 4U + j));
 }

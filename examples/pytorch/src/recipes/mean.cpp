@@ -71,7 +71,7 @@ class mean_recipe final : public kit::recipe_with_state<Backend, mean_options<Co
   void finish() override {
     if (!context_.is_skipped_on_host()) {
       const auto g = exchange_.receive(context_);
-      context_.executor.run(store_mean{{}, static_cast<float>(exchange_.scale(context_))}, g, context_.all_tiles());
+      context_.run(store_mean{{}, static_cast<float>(exchange_.scale(context_))}, g, context_.all_tiles());
     }
     context_.end_step();
   }
