@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <type_traits>
 
@@ -32,6 +33,15 @@ struct tile_sums {
   SLAMB_ALWAYS_INLINE void take_maximum(int index, const f32x16& x) { highest[index] = maximum(highest[index], x); }
   SLAMB_ALWAYS_INLINE void check_finite(const f32x16& x) {
     usable = usable & (x * x < f32x16(std::numeric_limits<float>::max()));
+  }
+
+  /// Copies register by register. Compilers keep sums that are copied at once in memory.
+  SLAMB_ALWAYS_INLINE void copy_to(tile_sums& to) const {
+    for (int k = 0; k < Count; ++k)
+      for (std::size_t i = 0; i < std::size(sum[k].part); ++i) to.sum[k].part[i] = sum[k].part[i];
+    for (int k = 0; k < Maxima; ++k)
+      for (int i = 0; i < native::parts; ++i) to.highest[k].part[i] = highest[k].part[i];
+    for (int i = 0; i < native::parts; ++i) to.usable.part[i] = usable.part[i];
   }
 
   void write(double* results) const {
@@ -110,7 +120,7 @@ template <class Arrays, class Pass, class Constants, class... From>
     pass(e, constants, rest_sums);
     at.store(typename Pass::writes(), e, i, rest);
   }
-  its_sums = sums;
+  sums.copy_to(its_sums);
 }
 
 /// True if the pass leaves out this tensor.
