@@ -77,7 +77,7 @@ class lamb_recipe final : public recipe_with_state<Backend, lamb_options<Compres
     context_.enter_phase("dense");
   }
 
-  statistics report(bool with_norms) const override {
+  statistics report(bool with_norms) override {
     statistics all = context_.report();
     if (with_norms) all.norm = norms_of(context_, any_view_of(view()));
     exchange_.report(context_, with_norms, all);

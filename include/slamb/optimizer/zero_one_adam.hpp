@@ -141,8 +141,8 @@ class zero_one_adam_recipe final
     return steps_.differ();
   }
 
-  statistics report(bool with_norms) const override {
-    const_cast<zero_one_adam_recipe*>(this)->resolve_last_step();  // finds the outcome of the last step
+  statistics report(bool with_norms) override {
+    resolve_last_step();
     statistics all = context_.report();
     if (with_norms) {
       all.norm = norms_of(context_, any_view_of(view()));
