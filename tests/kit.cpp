@@ -144,7 +144,7 @@ class quantized_heavy_ball final : public heavy_ball_base<Backend, Compressor, E
     context_.enter_phase("quantized");
   }
 
-  slamb::statistics report(bool with_norms) const override {
+  slamb::statistics report(bool with_norms) override {
     slamb::statistics all = base::report(with_norms);
     if (with_norms) all.worker_error = exchange_.worker_error(context_);
     return all;

@@ -249,7 +249,7 @@ class heavy_ball_recipe final : public kit::recipe_base<Backend> {
     context_.allocate(kit::consistency_of(recipe_name, options, parameters.size()));
     context_.enter_phase("dense");
   }
-  slamb::statistics report(bool /*with_norms*/) const override { return context_.report(); }
+  slamb::statistics report(bool /*with_norms*/) override { return context_.report(); }
 
  private:
   void begin() override { context_.begin_step(); }

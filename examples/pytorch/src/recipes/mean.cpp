@@ -59,7 +59,7 @@ class mean_recipe final : public kit::recipe_with_state<Backend, mean_options<Co
     context_.enter_phase("mean");
   }
 
-  slamb::statistics report(bool with_norms) const override {
+  slamb::statistics report(bool with_norms) override {
     slamb::statistics all = context_.report();
     exchange_.report(context_, with_norms, all);
     return all;

@@ -38,7 +38,7 @@ class collectives : public stream_waiter {
   virtual void check() = 0;
   virtual void abort(const std::string& reason) = 0;
   virtual const std::type_info& type() const noexcept = 0;
-  virtual const void* held() const noexcept = 0;
+  virtual void* held() noexcept = 0;
 };
 
 /// The ranks of one optimizer. Records the traffic of the collectives that returned, as `counting_communicator` does.

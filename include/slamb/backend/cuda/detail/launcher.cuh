@@ -16,6 +16,7 @@
 #include "slamb/backend/cuda/detail/tuning.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/cuda_error.hpp"
+#include "slamb/core/detail/number_of_device.hpp"
 #include "slamb/detail/runtime/cuda_device_guard.hpp"
 #include "slamb/detail/runtime/cuda_late_read.hpp"
 #include "slamb/detail/runtime/cuda_side_stream.hpp"
@@ -224,13 +225,14 @@ class launcher {
  private:
   template <class Kernel>
   std::size_t most_blocks() const {
-    static const int a_processor = [] {
-      int blocks = 0;
-      check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, run_kernel<Kernel>, tuning<Kernel>::threads, 0),
+    static number_of_device of_processor;
+    const int blocks = of_processor(device_, [] {
+      int most = 0;
+      check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&most, run_kernel<Kernel>, tuning<Kernel>::threads, 0),
                  "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-      return blocks;
-    }();
-    return static_cast<std::size_t>(a_processor) * static_cast<std::size_t>(processors_);
+      return most;
+    });
+    return static_cast<std::size_t>(blocks) * static_cast<std::size_t>(processors_);
   }
 
   cudaStream_t stream_;

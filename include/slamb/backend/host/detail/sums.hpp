@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <limits>
 
 #include "slamb/backend/host/detail/positions.hpp"
@@ -37,6 +38,15 @@ struct tile_sums {
   SLAMB_ALWAYS_INLINE void restart() {
     for (double_sum& one : sum) one = {};
     for (f32x16& one : highest) one = f32x16(0.0F);
+  }
+
+  /// Copies register by register. Compilers keep sums that are copied at once in memory.
+  SLAMB_ALWAYS_INLINE void copy_to(tile_sums& to) const {
+    for (int k = 0; k < Count; ++k)
+      for (std::size_t i = 0; i < std::size(sum[k].part); ++i) to.sum[k].part[i] = sum[k].part[i];
+    for (int k = 0; k < Maxima; ++k)
+      for (int i = 0; i < native::parts; ++i) to.highest[k].part[i] = highest[k].part[i];
+    for (int i = 0; i < native::parts; ++i) to.usable.part[i] = usable.part[i];
   }
 
   double total(int index) const { return sum[index].total(); }

@@ -130,7 +130,7 @@ SLAMB_ALWAYS_INLINE void each_position(worker& /*team*/, std::uint32_t first, st
   Sums own = mine[0];  // compilers keep variables in registers that no store through a pointer can change
   if (restarts) own.restart();
   each_lanes(first, std::size_t{first} + count, own, body);
-  mine[0] = own;
+  own.copy_to(mine[0]);
   after(0U);
 }
 template <class Sums, class Body>
@@ -199,7 +199,7 @@ SLAMB_ALWAYS_INLINE void each_position_of(worker& /*team*/, const Arrays& at, st
       store_blocks(blocks(), std::make_index_sequence<blocks::count>(), at, end - waiting.begin, waiting);
     }
   }
-  mine[0] = own;
+  own.copy_to(mine[0]);
 }
 
 /// Calls body(position) for whole groups of codes of a piece of `count` values.
