@@ -70,5 +70,13 @@
 #define SLAMB_ROUND(x) __asm__("" : "+m"(x))
 #endif
 
+// Behind the parameters of a lambda: it is inlined on the host.
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
+    !defined(__CUDACC__)
+#define SLAMB_INLINED __attribute__((always_inline))
+#else
+#define SLAMB_INLINED
+#endif
+
 // Functions of one element, which run in the innermost loop of every backend.
 #define SLAMB_ELEMENT SLAMB_HOST_DEVICE SLAMB_ALWAYS_INLINE

@@ -75,7 +75,7 @@ struct run_pass {
         continue;
       }
       const arrays_of_tile<Team, Pass, Precision> at(view, s, t, i);
-      with_constants(team, pass, t.segment, [&](const auto& constants) {
+      with_constants(team, pass, t.segment, [&](const auto& constants) SLAMB_INLINED {
         each_position_of<typename Pass::writes>(team, at, 0, t.count, mine, true,
                                                 [&](const auto& arrays, auto here, auto& own) {
                                                   element_of<Pass, typename decltype(here)::real> e;
@@ -85,7 +85,7 @@ struct run_pass {
                                                   arrays.store(typename Pass::writes(), e, here);
                                                 });
       });
-      if constexpr (results_v < Pass >> 0) write_results<Pass::sums, maxima_v<Pass>>(team, mine, of_tile);
+      if constexpr (results_v<Pass> != 0) write_results<Pass::sums, maxima_v<Pass>>(team, mine, of_tile);
     }
     note_usable(team, mine, not_finite);
   }
@@ -118,7 +118,7 @@ struct run_packed {
       const std::uint64_t first = payload.tile_offsets[i];
       const auto count = static_cast<std::uint32_t>(payload.tile_offsets[i + 1] - first);
       const planes_type planes(payload.plane, first);
-      with_constants(team, pass, view.tiles[i].segment, [&](const auto& constants) {
+      with_constants(team, pass, view.tiles[i].segment, [&](const auto& constants) SLAMB_INLINED {
         each_position(team, 0, count, mine, true, [&](auto here, auto& own) {
           element_of<Pass, typename decltype(here)::real> e;
           hide(e);

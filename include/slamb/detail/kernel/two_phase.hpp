@@ -212,7 +212,7 @@ struct receive_mean {
           apply(pass, e, constants, own);
           arrays.store(typename Pass::writes(), e, here);
         });
-    if constexpr (results_v < Pass >> 0) write_results<Pass::sums, maxima_v<Pass>>(team, mine, of_tile);
+    if constexpr (results_v<Pass> != 0) write_results<Pass::sums, maxima_v<Pass>>(team, mine, of_tile);
   }
 
   // The compression error of the mean over a tile of this rank's chunk.
