@@ -172,8 +172,8 @@ struct receive_mean {
       } else {
         run<Storage>(team, i, t, {wire.worker_error, s.state + t.first}, decoded_tile<Quantizers>(quantizers, wire, i),
                      of_tile);
-        if constexpr (error_array<ServerStorage>::exists)
-          if (w.owner == wire.rank) keep_server_error(team, i);
+        if constexpr (error_array<ServerStorage>::exists)  // reads the owner again: ptxas would spill it for sm_80
+          if (wire.tiles[i].owner == wire.rank) keep_server_error(team, i);
       }
     }
   }

@@ -102,20 +102,22 @@ SLAMB_ELEMENT bool is_aligned(const T* array, group<W> at) {
 /// Reads the numbers of a group from an array of any alignment, at once if it is aligned for that.
 template <unsigned W, class T>
 SLAMB_ELEMENT void load_any(const T* array, group<W> at, T (&to)[W]) {
+  const T* const from = array + at.i;
   if (is_aligned(array, at)) {
     load_aligned(array, at, to);
   } else {
-    for (unsigned j = 0; j < W; ++j) to[j] = array[std::size_t{at.i} + j];
+    for (unsigned j = 0; j < W; ++j) to[j] = from[j];
   }
 }
 
 /// Writes the numbers of a group to an array of any alignment, at once if it is aligned for that.
 template <unsigned W, class T>
 SLAMB_ELEMENT void store_any(const T (&from)[W], T* array, group<W> at) {
+  T* const to = array + at.i;
   if (is_aligned(array, at)) {
     store_aligned(from, array, at);
   } else {
-    for (unsigned j = 0; j < W; ++j) array[std::size_t{at.i} + j] = from[j];
+    for (unsigned j = 0; j < W; ++j) to[j] = from[j];
   }
 }
 
