@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "../../bench/bytes_of_steps.hpp"
 #include "../../bench/gpu/passes.hpp"
+#include "../../bench/planned_bytes.hpp"
 #include "instances/emulated.hpp"
 #include "slamb/slamb.hpp"
 #include "support/recorded_backend.hpp"
@@ -115,8 +115,9 @@ observed observe(const typename Optimizer::options_type& options, communicator r
   list.is_on = false;
   const slamb::statistics after = optimizer.statistics(true);
   double payload = 0.0;
-  if constexpr (requires { options.dense_below; }) payload = bench::payload_at(after.step, tensors, options).sent;
-  return {counts_of(list), bench::bytes_of_steps(optimizer, before, after, tensors, static_cast<std::size_t>(size)),
+  if constexpr (requires { options.dense_below; })
+    payload = bench::payload_at(after.step, optimizer, tensors, static_cast<std::size_t>(size));
+  return {counts_of(list), bench::planned_bytes(optimizer, before, after, tensors, static_cast<std::size_t>(size)),
           added_up(list.calls, payload, size)};
 }
 
