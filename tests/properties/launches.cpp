@@ -1,5 +1,5 @@
-// The number of kernels that a step of each recipe launches, counted on the emulated device; and that the bytes counted for the
-// kernels add up to the step's.
+// The number of kernels that a step of each recipe launches, counted on the emulated device; and that a plan counts as many
+// kernels, and the bytes that are counted for them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -78,6 +78,7 @@ struct observed {
   counts of_step;
   double bytes = 0.0;         ///< bytes for each element, as the passes declare them
   double kernel_bytes = 0.0;  ///< the same, summed over kernels
+  std::size_t planned = 0;    ///< kernels
 };
 
 double added_up(const std::vector<bench::device_call>& calls, double payload, int ranks) {
@@ -118,7 +119,9 @@ observed observe(const typename Optimizer::options_type& options, communicator r
   if constexpr (requires { options.dense_below; })
     payload = bench::payload_at(after.step, optimizer, tensors, static_cast<std::size_t>(size));
   return {counts_of(list), bench::planned_bytes(optimizer, before, after, tensors, static_cast<std::size_t>(size)),
-          added_up(list.calls, payload, size)};
+          added_up(list.calls, payload, size),
+          static_cast<std::size_t>(
+              bench::plan_of(optimizer, tensors, static_cast<std::size_t>(size)).launches(after.step))};
 }
 
 template <class Optimizer>
@@ -135,6 +138,7 @@ void check(const std::string& name, int step, const typename Optimizer::options_
     });
     for (const observed& found : of_rank) {
       CHECK(found.of_step == row->of_step);
+      CHECK(found.planned == row->of_step.kernels);
       CHECK(found.kernel_bytes == doctest::Approx(found.bytes));
     }
   }

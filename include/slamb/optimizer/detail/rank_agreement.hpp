@@ -14,6 +14,7 @@
 #include "slamb/core/config.hpp"
 #include "slamb/core/detail/collectives.hpp"
 #include "slamb/core/detail/function_ref.hpp"
+#include "slamb/detail/kernel/run_selected.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/machine.hpp"
 #include "slamb/detail/pass/model_passes.hpp"
