@@ -21,13 +21,12 @@ namespace slamb::plan {
 /// The plan of an optimizer, made by `plan_traffic`. All counts are of one rank, rank 0. Comparisons of ranks, which
 /// `statistics().comparisons` counts, are not planned.
 ///
-/// *Cost*: each function takes the steps that it is asked about, 1 to 3 µs each, unless it took them in its last call. The tensors take no
-/// memory. Call it from one thread at a time; copies of a plan share its steps.
+/// *Cost*: each function takes the steps that it is asked about, 1 to 3 µs each, unless a call before has taken them. The tensors
+/// take no memory. Several threads may call it; copies of a plan share its steps.
 class traffic_plan {
  public:
   /// For `plan_traffic`.
-  explicit traffic_plan(detail::planned_steps steps)
-      : steps_(std::make_shared<detail::planned_steps>(std::move(steps))) {}
+  explicit traffic_plan(std::shared_ptr<detail::planned_steps> steps) noexcept : steps_(std::move(steps)) {}
 
   /// Traffic of step t = 1, 2, ….
   /// @throws std::invalid_argument if t is 0
@@ -66,7 +65,7 @@ plan::traffic_plan plan_of(std::span<const plan::tensor_shape> tensors, const ty
     return std::make_unique<Recipe>(parameters, options, std::move(ranks), typename Recipe::backend_type{.to = &to});
   };
   using precision = typename precision_of<typename Recipe::backend_type>::type;
-  return plan::traffic_plan(planned_steps(make, tensors, world, precision::takes_types));
+  return plan::traffic_plan(std::make_shared<planned_steps>(make, tensors, world, precision::takes_types));
 }
 
 /// An optimizer's type, and not that of its options.

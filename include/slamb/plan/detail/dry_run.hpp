@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
+#include <mutex>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -58,7 +58,7 @@ class dry_run {
   std::uint64_t taken_ = 0;
 };
 
-/// The steps of a plan, which are taken as they are asked for.
+/// The steps of a plan, which are taken as they are asked for. Its functions may be called by several threads at once.
 class planned_steps {
  public:
   planned_steps(plan_maker make, std::span<const plan::tensor_shape> tensors, const plan::world& world,
@@ -68,7 +68,7 @@ class planned_steps {
   step_cost total(std::uint64_t steps);
   step_cost step(std::uint64_t t);
   std::uint64_t selected(std::uint64_t t);
-  memory_report memory() const { return whole_->memory(); }
+  memory_report memory() const;
   std::uint64_t elements() const noexcept { return plan::elements_of(tensors_); }
 
  private:
@@ -82,11 +82,16 @@ class planned_steps {
   std::unique_ptr<dry_run> whole_;   // steps 1, 2, …
   std::unique_ptr<dry_run> single_;  // the last step that was asked for
   step_cost of_single_;
+  mutable std::mutex one_at_a_time_;
 };
 
 /// A recipe on another Backend.
 template <class Recipe, class Backend>
-struct recipe_rebound;
+struct recipe_rebound {
+  static_assert(sizeof(Recipe) == 0,
+                "slamb: a plan runs the recipe on a Backend of its own; the recipe must be a class template whose "
+                "parameters are types, one of which is the Backend");
+};
 template <template <class...> class Recipe, class... Policies, class Backend>
 struct recipe_rebound<Recipe<Policies...>, Backend> {
   using type = Recipe<

@@ -37,7 +37,7 @@ struct counted_model {
     if (view.first_tile == nullptr) return static_cast<double>(view.segments[0].size);
     return static_cast<double>(tensors->elements_of(tiles));
   }
-  const plan::storage_bytes of_gradient_in(const model_view& view) const noexcept {
+  plan::storage_bytes of_gradient_in(const model_view& view) const noexcept {
     return view.gradient_is_exchanged ? stored.with_exchanged_gradient() : stored;
   }
 };
@@ -78,7 +78,7 @@ inline coded_elements coded_in(const counted_model& model, const model_view& vie
   return {some, static_cast<double>(model.tensors->elements()), wire};
 }
 
-/// Kernels that are not listed work on tables and sums of tiles.
+/// Kernels that are not listed work on tables and sums of tiles. A kernel of a user's own may have an overload beside it.
 template <class Kernel>
 double bytes_of(const Kernel& /*kernel*/, const counted_model& /*model*/) {
   return 0.0;

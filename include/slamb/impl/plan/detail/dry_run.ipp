@@ -66,18 +66,26 @@ SLAMB_DECL std::unique_ptr<dry_run> planned_steps::begin() const {
   return std::make_unique<dry_run>(make_, tensors_, world_, takes_types_);
 }
 
+SLAMB_DECL memory_report planned_steps::memory() const {
+  const std::lock_guard alone(one_at_a_time_);
+  return whole_->memory();
+}
+
 SLAMB_DECL step_cost planned_steps::total(std::uint64_t steps) {
+  const std::lock_guard alone(one_at_a_time_);
   if (whole_->taken() > steps) whole_ = begin();
   whole_->walk_to(steps);
   return whole_->cost();
 }
 
 SLAMB_DECL step_cost planned_steps::step(std::uint64_t t) {
+  const std::lock_guard alone(one_at_a_time_);
   take(t);
   return of_single_;
 }
 
 SLAMB_DECL std::uint64_t planned_steps::selected(std::uint64_t t) {
+  const std::lock_guard alone(one_at_a_time_);
   take(t);
   return single_->selected();
 }
