@@ -77,6 +77,20 @@ TEST_CASE("plan: memory traffic is that of the types in which a Backend stores a
   CHECK(planned(slamb::zero_one_adam<>::options_type{}, 1, stored_by<masters>(bf16, bf16)) == 30.0 + 4.0);
 }
 
+TEST_CASE("plan: the tensors of a quantized exchange that are sent as floats are counted as floats") {
+  using lamb = slamb::lamb<slamb::int8, slamb::no_error_feedback>;
+  const auto planned = [](bool compress) {
+    const std::vector<slamb::plan::tensor_shape> shapes{{.size = 64'000, .compress = compress}};
+    return slamb::plan::plan_traffic(shapes, lamb::options_type{}, {.ranks = 2}).memory_bytes(1);
+  };
+  constexpr double update = 40.0,
+                   code = 1.0 + 4.0 / 128.0;  // LAMB by a gradient in floats; a byte, and a block's scale
+  // Each rank reads g and writes it to be summed, and then copies the sum.
+  CHECK(planned(false) == 4.0 + 4.0 + 4.0 + 4.0 + update);
+  // It reads g and writes codes; averages half of the elements of both ranks; reads the codes of the mean and writes it.
+  CHECK(planned(true) == doctest::Approx(4.0 + code + (code + 0.5 * (4.0 + code)) + code + 4.0 + update));
+}
+
 TEST_CASE("plan: moments in fewer bits take the memory traffic of their storage") {
   const auto stored = []<class Moments>(Moments /*moments*/) {
     const slamb::bfloat16 number{};

@@ -32,10 +32,13 @@ struct counted_model {
   double selectable = 0.0;          ///< elements of tensors that are not sent whole
   double payload = 0.0;             ///< elements of the last payload of selected elements
 
-  /// The elements of a kernel's tiles. A view without `first_tile` has one tensor of its own.
+  /// All elements of a kernel's view. A view without `first_tile` has one tensor of its own, a payload.
+  double elements(const model_view& view) const {
+    return static_cast<double>(view.first_tile == nullptr ? view.segments[0].size : tensors->elements());
+  }
+  /// Those of some tiles.
   double elements(const model_view& view, tile_range tiles) const {
-    if (view.first_tile == nullptr) return static_cast<double>(view.segments[0].size);
-    return static_cast<double>(tensors->elements_of(tiles));
+    return view.first_tile == nullptr ? elements(view) : static_cast<double>(tensors->elements_of(tiles));
   }
   plan::storage_bytes of_gradient_in(const model_view& view) const noexcept {
     return view.gradient_is_exchanged ? stored.with_exchanged_gradient() : stored;
@@ -57,25 +60,19 @@ template <class Storage>
 inline constexpr double bytes_of_error = std::is_same_v<Storage, no_storage> ? 0.0 : sizeof(Storage);
 
 /// Elements of a quantized exchange that are sent as codes, and as floats.
-struct coded_elements {
+struct sent_elements {
   double coded, dense;
-
-  coded_elements(double all, const wire_view& wire) noexcept
-      : coded(all - static_cast<double>(wire.dense_elements)), dense(static_cast<double>(wire.dense_elements)) {}
-  /// In some tiles of `all`: in proportion.
-  coded_elements(double some, double all, const wire_view& wire) noexcept : coded_elements(all, wire) {
-    const double part = all > 0.0 ? some / all : 0.0;
-    coded *= part;
-    dense *= part;
-  }
 };
-
-/// The elements of kernels over all tiles of an exchange. A payload has tables of its own.
-inline coded_elements coded_in(const counted_model& model, const model_view& view, tile_range tiles,
-                               const wire_view& wire) {
-  const double some = model.elements(view, tiles);
-  if (view.first_tile == nullptr) return {some, wire};
-  return {some, static_cast<double>(model.tensors->elements()), wire};
+/// Among `some` of all elements of the exchange, in proportion.
+inline sent_elements sent_among(double some, const counted_model& model, const model_view& view,
+                                const wire_view& wire) {
+  const double all = model.elements(view);
+  const double dense = all > 0.0 ? some / all * static_cast<double>(wire.dense_elements) : 0.0;
+  return {some - dense, dense};
+}
+template <class Kernel>
+sent_elements sent_in(const Kernel& k, const counted_model& model) {
+  return sent_among(model.elements(k.view, k.tiles), model, k.view, k.wire);
 }
 
 /// Kernels that are not listed work on tables and sums of tiles. A kernel of a user's own may have an overload beside it.
@@ -97,7 +94,7 @@ double bytes_of(const sum_squares<T>& k, const counted_model& model) {
 template <class Variance>
 double bytes_of(const mark_active<Variance>& k, const counted_model& model) {
   const double marked = (exists(k.variance) ? model.stored.variance : 0.0) + (k.active == nullptr ? 0.0 : bytes_of_bit);
-  return coded_in(model, k.view, k.tiles, k.wire).coded * marked;
+  return sent_in(k, model).coded * marked;
 }
 
 // ----------------------------------------------------------------------------------------------------- selected elements
@@ -141,7 +138,7 @@ double bytes_of(const choose_elements<Pass, Compressor, Precision>& k, const cou
 
 template <encode_mode Work, class Storage, class Pass, class Quantizer, class Precision>
 double bytes_of(const send_signal<Work, Storage, Pass, Quantizer, Precision>& k, const counted_model& model) {
-  const coded_elements of = coded_in(model, k.view, k.tiles, k.wire);
+  const sent_elements of = sent_in(k, model);
   const double signal = bytes_of_list<typename Pass::signal_reads>::read(model.of_gradient_in(k.view));
   const double code = Work == encode_mode::statistics ? 0.0 : code_bytes(k.quantizer);
   return of.coded * (signal + bytes_of_error<Storage> + code) +
@@ -151,9 +148,7 @@ double bytes_of(const send_signal<Work, Storage, Pass, Quantizer, Precision>& k,
 /// Reads the codes of N ranks for this rank's chunk. The chunk is counted as 1/N of the elements, as on the mean rank.
 template <encode_mode Work, class Storage, class Quantizers>
 double bytes_of(const average_signals<Work, Storage, Quantizers>& k, const counted_model& model) {
-  const double coded = k.view.first_tile == nullptr
-                           ? static_cast<double>(k.view.segments[0].size)
-                           : coded_elements(static_cast<double>(model.tensors->elements()), k.wire).coded;
+  const double coded = sent_among(model.elements(k.view), model, k.view, k.wire).coded;
   const double code = Work == encode_mode::statistics ? 0.0 : code_bytes(server_quantizer(k.quantizers));
   return coded * (code_bytes(worker_quantizer(k.quantizers)) +
                   (bytes_of_float + bytes_of_error<Storage> + code) / static_cast<double>(k.wire.ranks));
@@ -166,7 +161,7 @@ double bytes_of(const receive_mean<Storage, ServerStorage, Pass, Quantizers, Pre
   constexpr double error = bytes_of_error<Storage>, server_error = bytes_of_error<ServerStorage>;
   constexpr bool finds_error = error > 0.0 || requires { Pass::uses_compression_error; };
   using reads = union_of_t<typename Pass::reads, arrays_if<finds_error, typename Pass::signal_reads>>;
-  const coded_elements of = coded_in(model, k.view, k.tiles, k.wire);
+  const sent_elements of = sent_in(k, model);
   const plan::storage_bytes stored = model.of_gradient_in(k.view);
   const double mean_code = code_bytes(server_quantizer(k.quantizers));
   const double written = bytes_of_list<typename Pass::writes>::written(stored);
@@ -178,9 +173,8 @@ double bytes_of(const receive_mean<Storage, ServerStorage, Pass, Quantizers, Pre
 
 template <class Storage, class Pass, class Quantizer, class Precision>
 double bytes_of(const measure_error<Storage, Pass, Quantizer, Precision>& k, const counted_model& model) {
-  return coded_in(model, k.view, k.tiles, k.wire).coded *
-         (bytes_of_list<typename Pass::signal_reads>::read(model.of_gradient_in(k.view)) + bytes_of_error<Storage> +
-          code_bytes(k.quantizer));
+  return sent_in(k, model).coded * (bytes_of_list<typename Pass::signal_reads>::read(model.of_gradient_in(k.view)) +
+                                    bytes_of_error<Storage> + code_bytes(k.quantizer));
 }
 
 }  // namespace slamb::detail
