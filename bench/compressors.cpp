@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "counted_bytes.hpp"
 #include "huge_array.hpp"
 #include "measurement.hpp"
 #include "slamb/slamb.hpp"

@@ -9,9 +9,9 @@
 #include <string>
 #include <utility>
 
-#include "bytes_of_steps.hpp"
 #include "measurement.hpp"
 #include "meeting.hpp"
+#include "planned_bytes.hpp"
 #include "slamb/slamb.hpp"
 #include "workbench.hpp"
 
@@ -28,7 +28,7 @@ result time_alone(benchmark::State& state, workbench& at, std::span<const slamb:
   result r;
   r.seconds = time_of_rounds(state, [&optimizer] { optimizer.step(learning_rate); });
   r.machine = mean(first, at.measure());
-  r.bytes = bytes_of_steps(optimizer, before, optimizer.statistics(true), tensors, at.ranks());
+  r.bytes = planned_bytes(optimizer, before, optimizer.statistics(true), tensors, at.ranks());
   return r;
 }
 
@@ -57,7 +57,7 @@ result time_of_two_ranks(benchmark::State& state, workbench& at, const typename 
     }
     r.seconds = time_of_rounds(state, step);
     r.machine = mean(first, at.measure());
-    r.bytes = bytes_of_steps(optimizer, before, optimizer.statistics(true), at.of_rank(0).tensors(), at.ranks());
+    r.bytes = planned_bytes(optimizer, before, optimizer.statistics(true), at.of_rank(0).tensors(), at.ranks());
   });
   return r;
 }

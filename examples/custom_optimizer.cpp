@@ -123,15 +123,6 @@ class lion_recipe final : public kit::recipe_with_state<Backend, lion_options, l
 template <class Communicator = slamb::self_communicator, class Backend = slamb::host_backend>
 using lion = kit::optimizer_over<lion_recipe<Backend>, Communicator>;
 
-/// For slamb::plan::plan_traffic.
-template <>
-struct slamb::plan::traffic_plan<lion_options> : repeated_step {
-  traffic_plan(std::span<const tensor_shape> tensors, const lion_options& options, const world& world)
-      : repeated_step(kit::quantized_traffic(kit::wire_of(tensors, options.compressor, world.ranks), world),
-                      kit::exchange_memory_bytes<lion_pass, no_error_feedback>(options.compressor, world.ranks,
-                                                                               world.ranks > 1, world.stored)) {}
-};
-
 #if !defined(__CUDACC__) && !defined(LION_WITHOUT_MAIN)
 int main() {
   slamb::run_ranks(4, [](slamb::thread_communicator ranks) {

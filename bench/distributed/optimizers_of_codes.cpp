@@ -3,8 +3,6 @@
 #include <bit>
 
 #include "optimizers.hpp"
-#include "slamb/plan/one_bit.hpp"
-#include "slamb/plan/zero_one_adam.hpp"
 
 namespace bench::distributed {
 

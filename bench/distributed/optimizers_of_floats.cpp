@@ -4,8 +4,6 @@
 
 #include "optimizers.hpp"
 #include "slamb/compressor/chain.hpp"
-#include "slamb/plan/lamb.hpp"
-#include "slamb/plan/slamb.hpp"
 
 namespace bench::distributed {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "../bytes_of_steps.hpp"
+#include "../planned_bytes.hpp"
 #include "../made_up.hpp"
 #include "../meeting.hpp"
 #include "median.hpp"

@@ -1,4 +1,4 @@
-// Bytes of memory traffic of single kernels, counted like those of whole steps (counted_bytes.hpp).
+// Bytes of memory traffic of single kernels, counted like those of whole steps (planned_bytes.hpp).
 #pragma once
 
 #include <bit>

@@ -28,7 +28,7 @@ class stepper {
   /// @param with_norms  also computes the norms; waits
   virtual slamb::statistics statistics(bool with_norms) const = 0;
   /// Bytes of memory traffic per element of the steps between two reports, the second with norms.
-  /// @throws std::runtime_error as bytes_of_steps
+  /// @throws std::runtime_error as planned_bytes
   virtual double bytes_of_steps(const slamb::statistics& before, const slamb::statistics& after) const = 0;
   /// The fraction of the elements in the payload of step t; 0 for optimizers without a payload.
   virtual double payload_at(std::uint64_t t) const = 0;

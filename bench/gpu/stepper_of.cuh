@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "../bytes_of_steps.hpp"
+#include "../planned_bytes.hpp"
 #include "slamb/slamb.hpp"
 #include "stepper.hpp"
 #include "watched_device.hpp"
@@ -44,11 +44,11 @@ class stepper_of final : public stepper {
   }
   slamb::statistics statistics(bool with_norms) const override { return own_.statistics(with_norms); }
   double bytes_of_steps(const slamb::statistics& before, const slamb::statistics& after) const override {
-    return bench::bytes_of_steps(own_, before, after, tensors_, ranks_);
+    return bench::planned_bytes(own_, before, after, tensors_, ranks_);
   }
   double payload_at(std::uint64_t t) const override {
     if constexpr (requires { slamb::detail::sparsifier_of(own_.options().compressor).largest_payload(0); })
-      return bench::payload_at(t, tensors_, own_.options()).sent;
+      return bench::payload_at(t, own_, tensors_, ranks_);
     else
       return 0.0;
   }

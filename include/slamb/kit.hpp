@@ -10,7 +10,6 @@
 #include "slamb/detail/exchange/quantized.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
-#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/detail/state/saved_state.hpp"
@@ -24,7 +23,6 @@
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
 #include "slamb/optimizer/detail/trial.hpp"
-#include "slamb/plan/traffic.hpp"
 
 /// The parts of which an optimizer of your own is built.
 namespace slamb::kit {
@@ -80,14 +78,5 @@ using detail::feedback_for;
 using detail::gradient_exchange;
 using detail::gradient_settings;
 using detail::quantized_exchange;
-
-// Its plan: traffic and memory traffic of its exchange. plan::traffic_plan is specialised for its options, and trial_of for an
-// optimizer whose steps do not all cost the same.
-using detail::bytes_per_element;
-using detail::dense_step_bytes;
-using detail::exchange_memory_bytes;
-using detail::quantized_traffic;
-using detail::sum_of;
-using detail::wire_of;
 
 }  // namespace slamb::kit

@@ -18,7 +18,7 @@ LAYERS = [
     ["detail/pass"],
     ["detail/state"],
     ["detail/kernel"],
-    ["backend/host", "backend/cuda"],
+    ["backend/host", "backend/cuda", "backend/plan"],
     ["backend"],
     ["communicator/cuda", "detail/exchange"],
     ["optimizer"],

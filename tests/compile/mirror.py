@@ -50,10 +50,7 @@ ELSEWHERE = {
     "error_feedback/no_error_feedback.hpp": ("exchange/quantized.cpp", "no_error_feedback", "only facts, which exchanges ask for"),
     "error_feedback/residual.hpp": ("exchange/quantized.cpp", "residual", "only facts, which exchanges ask for"),
     "error_feedback/two_sided.hpp": ("exchange/quantized.cpp", "two_sided", "only facts, which exchanges ask for"),
-    "plan/lamb.hpp": ("plan/traffic.cpp", "slamb/plan/lamb.hpp", "plans are compared with what is sent"),
-    "plan/one_bit.hpp": ("plan/traffic.cpp", "slamb/plan/one_bit.hpp", "plans are compared with what is sent"),
-    "plan/slamb.hpp": ("plan/traffic.cpp", "slamb/plan/slamb.hpp", "plans are compared with what is sent"),
-    "plan/zero_one_adam.hpp": ("plan/traffic.cpp", "slamb/plan/zero_one_adam.hpp", "plans are compared with what is sent"),
+    "plan/shapes.hpp": ("plan/traffic.cpp", "plan::world's ranks", "plans are made of them"),
 }
 
 

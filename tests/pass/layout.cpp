@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "slamb/core/parameter.hpp"
@@ -71,6 +72,46 @@ TEST_CASE("layout: tiles cover every element of every tensor once, in order") {
     }
     CHECK(next_tile == table.tiles().size());
     CHECK(element == table.elements());
+  }
+}
+
+TEST_CASE("layout: elements and pieces of tiles are counted as the table has them") {
+  using slamb::detail::tile_cut, slamb::detail::tile_range;
+  const laid_out made(model_of(test_support::random_shapes(7, 20)));
+  layout table = made.table;
+  for (const bool is_cut : {false, true}) {
+    if (is_cut) {  // each tensor is divided somewhere
+      std::vector<tile_cut> cuts;
+      for (std::uint32_t i = 0; i < table.segments().size(); ++i) {
+        const std::uint64_t size = table.segments()[i].size, first = size / 3;
+        cuts.push_back({i, 0, first});
+        cuts.push_back({i, first, size - first});
+      }
+      table.make_tiles(std::span<const tile_cut>(cuts));
+    }
+    const std::vector<tile> tiles = table.tile_table();
+    REQUIRE(tiles.size() == table.tile_count());
+    const auto sum_of = [&](std::size_t first, std::size_t last) {
+      std::uint64_t sum = 0;
+      for (std::size_t i = first; i < last; ++i) sum += tiles[i].count;
+      return sum;
+    };
+    for (std::size_t first = 0; first <= tiles.size(); ++first)
+      for (std::size_t last = first; last <= tiles.size(); last += 1 + last / 3)
+        CHECK(table.elements_of({first, last}) == sum_of(first, last));
+    for (const std::uint64_t room : {1U, 100U, 8192U, 8193U, 20'000U, 100'000U, 100'000'000U}) {
+      std::size_t next = 0;
+      table.for_each_piece(room, [&](const tile_range& piece, std::uint64_t first, std::uint64_t elements) {
+        CHECK(piece.first == next);
+        CHECK(piece.last > piece.first);
+        CHECK(first == sum_of(0, piece.first));
+        CHECK(elements == sum_of(piece.first, piece.last));
+        CHECK((elements <= room || piece.last == piece.first + 1));
+        if (piece.last < tiles.size()) CHECK(elements + tiles[piece.last].count > room);
+        next = piece.last;
+      });
+      CHECK(next == tiles.size());
+    }
   }
 }
 

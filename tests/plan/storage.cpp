@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <stdexcept>
 #include <vector>
 
@@ -16,7 +17,6 @@ using slamb::plan::storage_bytes;
 using slamb::plan::stored_by;
 using slamb::precision::master_copies;
 using slamb::precision::stochastic_rounding;
-namespace passes = slamb::detail;
 
 template <class Communicator, class Backend>
 using blocks = slamb::slamb<Communicator, slamb::no_compressor, slamb::rescaled_trust_ratio<>, Backend>;
@@ -52,28 +52,43 @@ TEST_CASE("plan: memory traffic is that of the types in which a Backend stores a
   CHECK(planned(all_sent{}, 1, stored_by<masters>(bf16, bf16)) == 70.0);
   CHECK(planned(all_sent{}, 1, stored_by<chance>(bf16, bf16)) == 72.0 - 5 * 2.0);
   CHECK(planned(all_sent{.max_gradient_norm = 1.0}, 1, stored_by<masters>(bf16, bf16)) == 72.0);
-  // With one step of warm-up, step 1 is dense; the mean of many steps is that of compressed ones.
+  // With one step of warm-up, step 3 is a compressed one.
   const slamb::one_bit_lamb<>::options_type codes{.compress_single_rank = true, .warm_up = {.steps = 1}};
   const auto one_bit = [&](const storage_bytes& stored) {
     const auto plan = slamb::plan::plan_traffic(shapes, codes, {.ranks = 1, .stored = stored});
-    return 2.0 * plan.memory_bytes(2) - plan.memory_bytes(1);
+    return 3.0 * plan.memory_bytes(3) - 2.0 * plan.memory_bytes(2);
   };
   CHECK(one_bit({}) == 80.75);
   CHECK(one_bit(stored_by<masters>(bf16, bf16)) == 78.75);
   CHECK(one_bit(stored_by<chance>(bf16, bf16)) == 70.75);
-  // The kit's count for passes over the mean gradient.
-  using update = passes::adam_passes<slamb::unit_trust_ratio>::update;
-  CHECK(passes::dense_step_bytes<update>(1, stored_by<chance>(bf16, bf16)) == 24.0);
-  CHECK(passes::dense_step_bytes<update>(1, stored_by<chance>(bf16, bf16), false) == 22.0);
-  CHECK(passes::dense_step_bytes<update>(2, stored_by<chance>(bf16, bf16)) == 6.0 + 24.0);
-  CHECK(passes::dense_step_bytes<update>(2) == 8.0 + 28.0);
   // A local step of 0/1 Adam: the check reads g; then g, m, v, b and the anchor are read, and p, m and b are written.
-  using zero_one = passes::zero_one_passes;
-  CHECK(zero_one::local_memory_bytes(true, {}) == 4.0 + 20.0 + 12.0);
-  CHECK(zero_one::local_memory_bytes(true, stored_by<masters>(bf16, bf16)) == 2.0 + 18.0 + 14.0);
-  CHECK(zero_one::local_memory_bytes(true, stored_by<chance>(bf16, bf16)) == 2.0 + 18.0 + 10.0);
-  // It begins with a refresh: AdamW's bytes.
-  CHECK(planned(slamb::zero_one_adam<>::options_type{}, 1, stored_by<masters>(bf16, bf16)) == 30.0);
+  const slamb::zero_one_adam<>::options_type local{.variance_schedule = {.freeze_step = 0},
+                                                   .local_schedule = {.scaler = 1, .clipper = 64}};
+  const auto local_step = [&](const storage_bytes& stored) {
+    const auto plan = slamb::plan::plan_traffic(shapes, local, {.ranks = 2, .stored = stored});
+    std::uint64_t t = 2;
+    while (plan.step(t).total().rounds > 0) ++t;
+    return static_cast<double>(t) * plan.memory_bytes(t) - static_cast<double>(t - 1) * plan.memory_bytes(t - 1);
+  };
+  CHECK(local_step({}) == doctest::Approx(4.0 + 20.0 + 12.0));
+  CHECK(local_step(stored_by<masters>(bf16, bf16)) == doctest::Approx(2.0 + 18.0 + 14.0));
+  CHECK(local_step(stored_by<chance>(bf16, bf16)) == doctest::Approx(2.0 + 18.0 + 10.0));
+  // It begins with a refresh: AdamW's bytes, and a search for elements without a variance.
+  CHECK(planned(slamb::zero_one_adam<>::options_type{}, 1, stored_by<masters>(bf16, bf16)) == 30.0 + 4.0);
+}
+
+TEST_CASE("plan: the tensors of a quantized exchange that are sent as floats are counted as floats") {
+  using lamb = slamb::lamb<slamb::int8, slamb::no_error_feedback>;
+  const auto planned = [](bool compress) {
+    const std::vector<slamb::plan::tensor_shape> shapes{{.size = 64'000, .compress = compress}};
+    return slamb::plan::plan_traffic(shapes, lamb::options_type{}, {.ranks = 2}).memory_bytes(1);
+  };
+  constexpr double update = 40.0,
+                   code = 1.0 + 4.0 / 128.0;  // LAMB by a gradient in floats; a byte, and a block's scale
+  // Each rank reads g and writes it to be summed, and then copies the sum.
+  CHECK(planned(false) == 4.0 + 4.0 + 4.0 + 4.0 + update);
+  // It reads g and writes codes; averages half of the elements of both ranks; reads the codes of the mean and writes it.
+  CHECK(planned(true) == doctest::Approx(4.0 + code + (code + 0.5 * (4.0 + code)) + code + 4.0 + update));
 }
 
 TEST_CASE("plan: moments in fewer bits take the memory traffic of their storage") {

@@ -7,13 +7,11 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <stdexcept>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "slamb/plan/lamb.hpp"
-#include "slamb/plan/one_bit.hpp"
-#include "slamb/plan/slamb.hpp"
-#include "slamb/plan/zero_one_adam.hpp"
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 
@@ -40,6 +38,13 @@ std::vector<slamb::plan::tensor_shape> shapes_of(const model& tensors) {
   std::vector<slamb::plan::tensor_shape> shapes;
   for (const tensor_spec& l : tensors) shapes.push_back({l.size, l.dimensions, l.options.compress});
   return shapes;
+}
+
+/// Adds one traffic to another.
+void add(slamb::traffic_counts& counts, const slamb::traffic_counts& more) {
+  for (const slamb::collective kind : {slamb::collective::all_reduce, slamb::collective::all_gather,
+                                       slamb::collective::all_to_all, slamb::collective::broadcast})
+    counts[kind] = counts[kind] + more[kind];
 }
 
 /// Odd sizes, empty tensors, tensors smaller than the number of ranks, and dense tensors.
@@ -75,7 +80,7 @@ void check_sent(const model& tensors, int world, const planned_traffic& plan,
       CAPTURE(t);
       mine.set_gradient(e.gradients[t][rank]);
       optimizer.step(0.001);
-      slamb::detail::add_times(planned, plan.steps[t], 1);
+      add(planned, plan.steps[t]);
       const slamb::traffic_counts sent = optimizer.statistics().traffic;
       CHECK(sent.total() == planned.total());
       CHECK(sent == planned);
@@ -195,7 +200,7 @@ TEST_CASE("plan: dense gradients of sixteen bits have the memory traffic of Adam
   const std::vector<slamb::plan::tensor_shape> shapes{{100'000}};
   for (const double c : {1.0, std::numeric_limits<double>::infinity()})
     for (const int ranks : {1, 2, 8}) {
-      const one_bit_adam::options_type one_bit{.max_gradient_norm = c, .warm_up = {10}};
+      const one_bit_adam::options_type one_bit{.max_gradient_norm = c, .warm_up = {11}};
       const adamw::options_type dense{.max_gradient_norm = c};
       CHECK(slamb::plan::plan_traffic(shapes, one_bit, {ranks}).memory_bytes(10) ==
             slamb::plan::plan_traffic(shapes, dense, {ranks}).memory_bytes(10));
@@ -258,6 +263,98 @@ TEST_CASE(
                                                             .local_schedule = {.scaler = 2, .clipper = 4}});
   }
   check_plans<slamb::lamb<thread_communicator>>(3, {.max_gradient_norm = 1.0});
+}
+
+TEST_CASE("plan: any step can be asked for, in any order, and far ones too") {
+  const std::vector<slamb::plan::tensor_shape> shapes{{20'011}, {300, 1}, {9000}};
+  const auto check = [&](const auto& options) {
+    const auto plan = slamb::plan::plan_traffic(shapes, options, {.ranks = 3});
+    const slamb::traffic_counts second = plan.step(2), seventh = plan.step(7), twelfth = plan.step(12);
+    CHECK(plan.step(7) == seventh);
+    CHECK(plan.step(2) == second);
+    CHECK(plan.step(12) == twelfth);
+    CHECK(plan.total(12) - plan.total(11) == twelfth);
+    CHECK(plan.total(0) == slamb::traffic_counts{});
+    constexpr std::uint64_t far = 30'001;  // farther than steps are taken one by one
+    const slamb::traffic_counts before = plan.total(far - 1);
+    CHECK(plan.step(far) == plan.total(far) - before);
+    CHECK_THROWS_AS(plan.step(0), std::invalid_argument);
+  };
+  check(slamb::slamb<slamb::top_k>::options_type{.local_steps = 5});
+  check(slamb::one_bit_lamb<>::options_type{.warm_up = {7}});
+  check(slamb::zero_one_adam<>::options_type{.variance_schedule = {.freeze_step = 9, .update_scaler = 2},
+                                             .local_schedule = {.scaler = 4, .clipper = 4}});
+}
+
+TEST_CASE("plan: the memory by purpose is that of the optimizer") {
+  const auto check = [](auto type, const auto& options) {
+    using optimizer_type = typename decltype(type)::type;
+    std::vector<model> all = odd_models();
+    for (model& tensors : all) {
+      for (tensor_spec& tensor : tensors) tensor.options.group = 0;
+      const auto plan = slamb::plan::plan_traffic(shapes_of(tensors), options, {.ranks = 2});
+      const experiment e = test_support::make_experiment(tensors, 400, 2, 0);
+      slamb::run_ranks(2, [&](thread_communicator communicator) {
+        const bool is_first = communicator.rank() == 0;
+        replica mine(e.tensors, e.start);
+        const slamb::memory_report its =
+            optimizer_type(mine.parameters(), options, std::move(communicator), test_support::one_thread()).memory();
+        if (!is_first) return;
+        const slamb::memory_report planned = plan.memory();
+        CHECK(planned.total_bytes == its.total_bytes);
+        REQUIRE(planned.uses.size() == its.uses.size());
+        for (std::size_t i = 0; i < its.uses.size(); ++i) {
+          CHECK(planned.uses[i].purpose == its.uses[i].purpose);
+          CHECK(planned.uses[i].bytes == its.uses[i].bytes);
+        }
+      });
+    }
+  };
+  check(std::type_identity<slamb::lamb<thread_communicator>>{}, slamb::lamb<>::options_type{});
+  check(std::type_identity<slamb_with<slamb::random_k<>>>{}, slamb::slamb<>::options_type{});
+  check(std::type_identity<slamb::one_bit_adam<thread_communicator>>{}, slamb::one_bit_adam<>::options_type{});
+  check(std::type_identity<one_bit_adam_with<slamb::sign>>{},
+        slamb::one_bit_adam<>::options_type{.compressor = {slamb::scale_sharing::per_tensor}});
+  check(std::type_identity<slamb_with<slamb::chain<slamb::random_k<>, slamb::int8>>>{},
+        slamb_with<slamb::chain<slamb::random_k<>, slamb::int8>>::options_type{});
+  check(std::type_identity<slamb::zero_one_adam<thread_communicator>>{}, slamb::zero_one_adam<>::options_type{});
+}
+
+TEST_CASE("plan: the optimizer's type says more than its options: the Backend, and a warm-up that gradients may end") {
+  const std::vector<slamb::plan::tensor_shape> shapes{{100'000}};
+  using masters = slamb::precision::mixed<>;
+  const auto bytes_of_copies = [&](double data) {
+    const auto plan = slamb::plan::plan_traffic<slamb::adamw<masters>>(shapes, {}, {.stored = {.data = data}});
+    for (const slamb::memory_report::use& use : plan.memory().uses)
+      if (use.purpose == "master copies") return use.bytes;
+    return std::size_t{0};
+  };
+  CHECK(bytes_of_copies(2.0) == 400'000);
+  CHECK(bytes_of_copies(4.0) == 0);
+  using optimizer = slamb::one_bit_adam<slamb::automatic_warm_up>;
+  const auto plan = slamb::plan::plan_traffic<optimizer>(shapes, {.warm_up = {.most_steps = 3}}, {.ranks = 2});
+  CHECK(plan.step(3)[slamb::collective::all_reduce].rounds == 1);
+  CHECK(plan.step(4)[slamb::collective::all_to_all].rounds == 1);
+}
+
+TEST_CASE("plan: 175 billion parameters on 1024 ranks take no memory") {
+  constexpr std::uint64_t width = 12288;
+  std::vector<slamb::plan::tensor_shape> shapes{{50257 * width}, {2048 * width}};
+  for (int layer = 0; layer < 96; ++layer)
+    for (const std::uint64_t inputs : {3 * width, width, 4 * width, 4 * width}) {
+      shapes.push_back({inputs * width});
+      shapes.push_back({inputs, 1});
+    }
+  const auto check = [&](const auto& options) {
+    const auto plan = slamb::plan::plan_traffic(shapes, options, {.ranks = 1024});
+    CHECK(plan.step(2).total().sent_bytes > 20'000'000'000);
+    CHECK(plan.memory_bytes(2) > 30.0);
+    CHECK(plan.memory().bytes_per_parameter > 8.0);
+  };
+  check(slamb::lamb<>::options_type{});
+  check(slamb::slamb<slamb::chain<slamb::top_k, slamb::int8>>::options_type{});
+  check(slamb::slamb_by_differences<>::options_type{});
+  check(slamb::one_bit_lamb<>::options_type{.warm_up = {1}});
 }
 
 TEST_CASE("plan: the comparison finds a difference of one byte") {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "../../bench/bytes_of_steps.hpp"
+#include "../../bench/planned_bytes.hpp"
 #include "slamb/slamb.hpp"
 
 namespace properties_bytes_by_type_tests {
@@ -63,7 +63,7 @@ double counted(bool is_typed, const auto& options) {
   for (int i = 0; i < 2; ++i) optimizer.step(1e-3);
   const slamb::statistics before = optimizer.statistics();
   optimizer.step(1e-3);
-  return bench::bytes_of_steps(optimizer, before, optimizer.statistics(true), tensors, 1);
+  return bench::planned_bytes(optimizer, before, optimizer.statistics(true), tensors, 1);
 }
 
 template <class Communicator, class Backend>

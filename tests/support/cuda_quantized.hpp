@@ -170,10 +170,10 @@ class quantized_memory {
   }
 
   /// @param layout  its address is kept; @param sizes  a view, used only for its sizes
-  void place(const slamb::detail::wire_layout& layout, std::span<const slamb::detail::wire_tile> placed,
+  void place(const slamb::detail::wire_layout& layout, std::vector<slamb::detail::wire_tile> placed,
              const slamb::detail::wire_view& sizes, kept_as worker, kept_as server) {
     layout_ = &layout;
-    placed_ = placed;
+    placed_ = std::move(placed);
     tensors.make_tiles(layout.pieces());
     make_state();
     make_wire(sizes, worker, server);
@@ -278,7 +278,7 @@ class quantized_memory {
   quantized_setup setup_;
   random_source random_;
   const slamb::detail::wire_layout* layout_ = nullptr;
-  std::span<const slamb::detail::wire_tile> placed_;
+  std::vector<slamb::detail::wire_tile> placed_;
   unsigned array_ = 0;
   std::vector<float*> gradients_;
 };
@@ -291,8 +291,8 @@ class quantized_rank : public quantized_memory {
       : quantized_memory(setup), quantizer(its_quantizer), codes_(its_quantizer) {
     codes_.lay_out(wire_tensors(), setup.ranks, setup.rank);
     std::vector<std::byte> elsewhere(codes_.buffer_bytes());
-    place(codes_.wire(), codes_.tables().placed(), codes_.view(elsewhere, setup.ranks, setup.rank),
-          kept_in<WorkerStorage>, kept_in<ServerStorage>);
+    place(codes_.wire(), slamb::detail::two_phase_tables::places_in(codes_.wire()),
+          codes_.view(elsewhere, setup.ranks, setup.rank), kept_in<WorkerStorage>, kept_in<ServerStorage>);
   }
 
   Quantizer quantizer;

@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -87,6 +88,13 @@ class collectives_of final : public collectives {
   }
   void abort([[maybe_unused]] const std::string& reason) override {
     if constexpr (has_abort<C>) held_.abort(reason);
+  }
+
+  std::uint64_t value_bytes() const noexcept override {
+    if constexpr (requires { held_.value_bytes(); })
+      return held_.value_bytes();
+    else
+      return sizeof(float);
   }
 
   const std::type_info& type() const noexcept override { return typeid(C); }

@@ -25,3 +25,4 @@
 #include "slamb/impl/optimizer/detail/optimizer_core.ipp"
 #include "slamb/impl/optimizer/detail/recipe_base.ipp"
 #include "slamb/impl/optimizer/detail/trial.ipp"
+#include "slamb/impl/plan/detail/dry_run.ipp"

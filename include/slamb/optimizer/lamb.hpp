@@ -127,6 +127,11 @@ class lamb_recipe final : public recipe_with_state<Backend, lamb_options<Compres
   std::vector<tensor_batch> batches_;
 };
 
+/// The recipe of these options on a Backend: declared for plans.
+template <class Compressor, class ErrorFeedback, class TrustRatio, class Backend>
+lamb_recipe<Compressor, ErrorFeedback, TrustRatio, Backend> recipe_of(
+    const lamb_options<Compressor, ErrorFeedback, TrustRatio>& options, const Backend& on);
+
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// The policies of `lamb` and `adamw`.

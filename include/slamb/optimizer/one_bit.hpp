@@ -316,6 +316,12 @@ class one_bit_recipe final
   std::uint64_t warm_up_end_ = 0;
 };
 
+/// The recipe of these options on a Backend: declared for plans, which must know when the warm-up ends.
+template <class Compressor, class ErrorFeedback, class TrustRatio, class WarmUp, class DenseCompressor, class Backend>
+requires requires(const WarmUp& w) { w.steps; }
+one_bit_recipe<Compressor, ErrorFeedback, TrustRatio, Backend, WarmUp, DenseCompressor> recipe_of(
+    const one_bit_options<Compressor, ErrorFeedback, TrustRatio, WarmUp, DenseCompressor>& options, const Backend& on);
+
 struct warm_up_role {
   template <class P>
   static constexpr bool fits = warm_up_schedule<P>;

@@ -281,6 +281,11 @@ class slamb_recipe final
   bool is_averaging_ = false;      // also after an exchange of parameters that has failed
 };
 
+/// The recipe of these options on a Backend: declared for plans.
+template <class Compressor, class ErrorFeedback, class TrustRatio, class ParameterSync, class Backend>
+slamb_recipe<Compressor, ErrorFeedback, TrustRatio, Backend, ParameterSync> recipe_of(
+    const slamb_options<Compressor, ErrorFeedback, TrustRatio, ParameterSync>& options, const Backend& on);
+
 template <class ParameterSync>
 concept names_a_quantizer = requires(const ParameterSync& s) {
   s.quantizer;

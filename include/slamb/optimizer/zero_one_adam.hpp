@@ -395,6 +395,13 @@ class zero_one_adam_recipe final
   bool is_searched_ = false;            // the answer will have late elements
 };
 
+/// The recipe of these options on a Backend: declared for plans.
+template <class Compressor, class ErrorFeedback, class VarianceSchedule, class LocalSchedule, class DenseCompressor,
+          class Backend>
+zero_one_adam_recipe<Compressor, ErrorFeedback, Backend, VarianceSchedule, LocalSchedule, DenseCompressor> recipe_of(
+    const zero_one_adam_options<Compressor, ErrorFeedback, VarianceSchedule, LocalSchedule, DenseCompressor>& options,
+    const Backend& on);
+
 struct variance_schedule_role {
   template <class P>
   static constexpr bool fits = variance_schedule<P>;

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/detail/hash.hpp"
 #include "slamb/core/random.hpp"
 #include "slamb/core/real.hpp"
 
@@ -66,6 +67,14 @@ struct round_robin_selection {
   SLAMB_HOST_DEVICE std::uint32_t age_of(std::uint32_t its_slot) const {
     const std::uint32_t since = slot >= its_slot ? slot - its_slot : slot + slots - its_slot;
     return since < step ? since : static_cast<std::uint32_t>(step);  // never sent: since the start
+  }
+
+  /// Equal keys: the selections send equally many elements of each tensor.
+  std::uint64_t size_key() const noexcept {
+    std::uint64_t key = hash_of_nothing;
+    for (const std::uint64_t word : {seed, block, std::uint64_t{slots}, std::uint64_t{slot}})
+      key = hash_with(key, word);
+    return key;
   }
 
   SLAMB_HOST_DEVICE std::uint64_t blocks_in(std::uint64_t elements) const { return (elements + block - 1) / block; }

@@ -37,6 +37,8 @@ class collectives : public stream_waiter {
   virtual void all_reduce_in_node(std::span<float> values, any_stream stream) = 0;
   virtual void check() = 0;
   virtual void abort(const std::string& reason) = 0;
+  /// Bytes of a value that all_reduce_sum sends.
+  virtual std::uint64_t value_bytes() const noexcept { return sizeof(float); }
   virtual const std::type_info& type() const noexcept = 0;
   virtual void* held() noexcept = 0;
 };

@@ -22,7 +22,6 @@
 #include "slamb/detail/kernel/two_phase.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
-#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/detail/pass/wire_layout.hpp"
 #include "slamb/detail/state/saved_state.hpp"
@@ -91,48 +90,6 @@ requires requires { typename Feedback::storage_type; }
 struct error_storage<Feedback> {
   using type = typename Feedback::storage_type;
 };
-
-/// Bytes on the wire an element: its code, and its share in the scale of a block.
-template <quantizer Quantizer>
-double code_bytes(const Quantizer& quantizer) {
-  constexpr double code = Quantizer::bits_per_element / 8.0;
-  const scale_granularity groups = granularity_of(quantizer);
-  return groups.of == scale_granularity::blocks ? code + static_cast<double>(groups.bytes) / groups.block : code;
-}
-
-/// Bytes of memory traffic an element of `quantized_exchange` around `Pass`, and of the pass itself. Scales that tiles share and
-/// the padding of messages are too few to count.
-///
-/// @param quantizers    a quantizer, or `worker_and_server`
-/// @param ranks         N
-/// @param is_quantized  false: a single rank encodes nothing, and checks the signal before it runs the pass
-/// @param stored        how arrays are stored
-template <class Pass, error_feedback ErrorFeedback, class Quantizers>
-double exchange_memory_bytes(const Quantizers& quantizers, int ranks, bool is_quantized = true,
-                             const plan::storage_bytes& stored = {}) {
-  if (!is_quantized)
-    return bytes_per_element<check_signal<Pass>>(stored) + bytes_per_element<pass_with_own_signal<Pass>>(stored);
-  constexpr double value = sizeof(float);
-  constexpr double error = sizeof(typename error_storage<ErrorFeedback>::type);
-  constexpr double worker_error = ErrorFeedback::worker_state ? error : 0.0;
-  constexpr double server_error = ErrorFeedback::server_state ? error : 0.0;
-  // A scale that must be known before anything is encoded takes a pass of its own.
-  constexpr double times = shared_scales<signal_quantizer_t<Quantizers>>::are_known_first ? 2.0 : 1.0;
-  constexpr double mean_times = shared_scales<mean_quantizer_t<Quantizers>>::are_known_first ? 2.0 : 1.0;
-  // The compression error is found from the signal, formed once more, and this rank's own codes.
-  constexpr bool finds_error = ErrorFeedback::worker_state || requires { Pass::uses_compression_error; };
-  using reads = union_of_t<typename Pass::reads, arrays_if<finds_error, typename Pass::signal_reads>>;
-  const double code = code_bytes(worker_quantizer(quantizers)), per_rank = 1.0 / ranks;
-  const double mean_code = code_bytes(server_quantizer(quantizers));
-  const double signal = bytes_of_list<typename Pass::signal_reads>::read(stored);
-
-  const double encode = times * (signal + worker_error) + code;
-  const double average = mean_times * (code + per_rank * (server_error + value)) + per_rank * mean_code;
-  const double keep = ErrorFeedback::server_state ? per_rank * (value + mean_code + server_error) : 0.0;
-  const double receive = bytes_of_list<reads>::read(stored) + bytes_of_list<typename Pass::writes>::written(stored) +
-                         2.0 * worker_error + mean_code + (finds_error ? code : 0.0);
-  return encode + average + keep + receive;
-}
 
 /// The exchange of the mean of the ranks' signals by any quantizer, with the errors that `ErrorFeedback` keeps.
 ///
@@ -205,7 +162,7 @@ class quantized_exchange {
       throw std::invalid_argument(
           "slamb: the compressor has zero_aware = true, but this optimizer has no variance for it; it must be false");
     if (!is_active(context)) return;
-    codes_.tables().upload(context);
+    codes_.upload_tables(context);
     active_.upload(context);
     active_.find_announcing(context, wire_at(context, {}));
     find_active(context, variance);
@@ -303,7 +260,7 @@ class quantized_exchange {
   // Plans lasting memory for the messages that have been laid out.
   void plan_tables(Context& context, bool reads_rows) {
     is_laid_out_ = true;
-    codes_.tables().plan(context);
+    codes_.plan_tables(context);
     if constexpr (bool(ErrorFeedback::worker_state))
       worker_error_ = context.memory.template plan<storage>("worker error", context.tensors.state_elements());
     if constexpr (bool(ErrorFeedback::server_state))

@@ -56,14 +56,6 @@ struct encoded_payload : pass_without_constants {
   }
 };
 
-/// Bytes of memory traffic an element of a payload, of `quantized_payload`.
-///
-/// @tparam KeepsApart  the compression error is kept beside the payload
-template <bool KeepsApart, quantizer Quantizer>
-double quantized_payload_memory_bytes(const Quantizer& quantizer, int ranks) {
-  return ranks > 1 ? exchange_memory_bytes<encoded_payload<KeepsApart>, no_error_feedback>(quantizer, ranks) : 0.0;
-}
-
 /// The exchange of a payload's mean by a quantizer. With one rank it is the identity.
 ///
 /// @tparam KeepsApart  the compression error is stored apart, and not added to the mean
@@ -76,11 +68,13 @@ class quantized_payload {
     if (context.ranks.size() == 1) return;
     lay_out(context, largest);  // no payload has more pieces, codes and tiles than the largest may have
     const std::uint64_t tiles = largest / layout::tile_size + static_cast<std::uint64_t>(context.ranks.size()) + 1;
-    payload_tiles_.reserve(tiles);
-    counts_.reserve(tiles);
+    if (!context.is_plan()) {
+      payload_tiles_.reserve(tiles);
+      counts_.reserve(tiles);
+    }
     tile_table_ = context.memory.template plan<tile>("tables", tiles);
     count_table_ = context.memory.template plan<std::uint64_t>("tables", tiles);
-    codes_.tables().plan(context, tiles);
+    codes_.plan_tables(context, tiles);
     segment_table_ = context.memory.template plan<segment>("tables", 1);
     statistic_ = context.memory.template plan<double>("sums", tiles);
     buffer_ = context.memory.template plan<std::byte>("payload", codes_.buffer_bytes());
@@ -113,16 +107,18 @@ class quantized_payload {
     double* const statistic = context.memory.view(statistic_).data();
     context.invoke(codes_.message_initializer(wire, context.record()));
     codes_.send(pass, context, model, wire, context.memory.view(count_table_).data(), statistic);
-    if (!context.is_skipped_on_host()) codes_.receive(pass, context, model, wire, {0, payload_tiles_.size()}, nullptr);
+    if (!context.is_skipped_on_host())
+      codes_.receive(pass, context, model, wire, {0, codes_.tables().tiles()}, nullptr);
   }
 
   void upload(Context& context, std::uint64_t size) {
     lay_out(context, size);
     const segment whole{.size = size};
     context.upload(std::span<const segment>(&whole, 1), context.memory.view(segment_table_));
+    if (!context.is_plan()) make_tiles();
     context.upload(std::span<const tile>(payload_tiles_), context.memory.view(tile_table_));
     context.upload(std::span<const std::uint64_t>(counts_), context.memory.view(count_table_));
-    codes_.tables().upload(context);
+    codes_.upload_tables(context);
     uploaded_size_ = size;
   }
 
@@ -130,6 +126,9 @@ class quantized_payload {
   void lay_out(const Context& context, std::uint64_t size) {
     const wire_tensor payload{size, true};
     codes_.lay_out({&payload, 1}, context.ranks.size(), context.ranks.rank());
+  }
+
+  void make_tiles() {
     payload_tiles_.clear();
     counts_.clear();
     for (const wire_piece& piece : codes_.wire().pieces())

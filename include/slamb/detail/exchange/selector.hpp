@@ -13,76 +13,10 @@
 #include "slamb/detail/kernel/choose.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
-#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"
 
 namespace slamb::detail {
-
-/// The selection of a bitmap: bit i is for element i of the state arrays. The optimizer stores ages.
-struct bitmap_selection {
-  using age_type = std::uint16_t;  // an element may be left out for any number of steps
-
-  const std::uint16_t* bits = nullptr;  ///< [state elements / 16]
-
-  SLAMB_HOST_DEVICE bool selects(coordinate c) const {
-    const std::uint64_t i = c.state + c.index;
-    return ((bits[i / 16] >> (i % 16)) & 1U) != 0;
-  }
-
-  /// A bit for each of `count` ≤ 16 elements from c on: 1 if selected.
-  SLAMB_HOST_DEVICE std::uint32_t word(coordinate c, std::uint32_t count) const {
-    const std::uint64_t i = c.state + c.index;
-    const auto from = static_cast<std::uint32_t>(i % 16);
-    std::uint32_t all = static_cast<std::uint32_t>(bits[i / 16]) >> from;
-    if (from + count > 16) all |= static_cast<std::uint32_t>(bits[i / 16 + 1]) << (16 - from);
-    return all & ((1U << count) - 1U);
-  }
-
-  template <class Visit>
-  void runs(coordinate c, std::uint64_t count, Visit&& visit) const {
-    for (const std::uint64_t end = c.index + count; c.index != end; ++c.index)
-      visit(c.index, std::uint64_t{1}, selects(c) ? 0U : 1U);
-  }
-
-  bool fill(coordinate c, std::uint32_t count, capability::staleness_discounts /*table*/, std::uint16_t* to,
-            float* /*none*/) const {
-    for (std::uint32_t i = 0; i < count; i += 16, c.index += 16)
-      to[i / 16] = static_cast<std::uint16_t>(word(c, std::min(count - i, 16U)));
-    return true;
-  }
-};
-static_assert(capability::has_fill<bitmap_selection>);
-
-/// The selections of a sparsifier.
-template <class Sparsifier>
-struct selection_of {
-  using type = decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}));
-};
-template <data_dependent_sparsifier Sparsifier>
-struct selection_of<Sparsifier> {
-  using type = bitmap_selection;
-};
-
-/// Bytes of memory traffic an element, on the mean rank, of choosing by the values that `Pass` forms: the leader forms them and
-/// writes bits, which all ranks read. 0 for other sparsifiers.
-template <class Pass, class Sparsifier>
-constexpr double choice_memory_bytes([[maybe_unused]] int ranks,
-                                     [[maybe_unused]] const plan::storage_bytes& stored) noexcept {
-  constexpr double bit = 1.0 / 8.0;
-  if constexpr (data_dependent_sparsifier<Sparsifier>)
-    return (bytes_of_list<typename Pass::signal_reads>::read(stored) + 2.0 * bit) / ranks + 3.0 * bit;
-  else
-    return 0.0;
-}
-
-/// Bytes of memory traffic of stored ages, an element of tensors from which the sparsifier selects. 0 if the selection computes
-/// ages.
-template <class Sparsifier>
-constexpr double age_memory_bytes() noexcept {
-  using selection_type = typename selection_of<Sparsifier>::type;
-  return capability::has_age<selection_type> ? 0.0 : 2.0 * sizeof(stored_age_t<selection_type>);
-}
 
 /// Selects by the step alone.
 template <class Sparsifier, class Context>

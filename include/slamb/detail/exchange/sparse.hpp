@@ -37,17 +37,6 @@ inline std::vector<float> discounts_by_age(double beta3) {
   return all;
 }
 
-/// Bytes of memory traffic an element of a payload, for its exchange by a chain; 0 for other sparsifiers.
-///
-/// @tparam KeepsApart  the compression error is kept beside the payload
-template <bool KeepsApart, class Compressor>
-double payload_memory_bytes([[maybe_unused]] const Compressor& compressor, [[maybe_unused]] int ranks) {
-  if constexpr (capability::chained<Compressor>)
-    return quantized_payload_memory_bytes<KeepsApart>(compressor.quantizer, ranks);
-  else
-    return 0.0;
-}
-
 /// The codes of a chain; nothing for a sparsifier alone.
 template <class Compressor, bool KeepsApart, class Context>
 struct codes_of_payload {
@@ -99,7 +88,7 @@ class sparse_exchange {
   void plan(Context& context, const sparsifier_type& sparsifier, const sparse_exchange_settings& settings) {
     columns_ = settings.columns;
     largest_ = largest_payload_of(sparsifier, std::as_const(context.tensors).segments());
-    tile_offsets_ = context.memory.template plan<std::uint64_t>("payload", context.tensors.tiles().size() + 1);
+    tile_offsets_ = context.memory.template plan<std::uint64_t>("payload", context.tensors.tile_count() + 1);
     payload_ = plan_summable(context.memory, "payload",
                              std::max((columns_ + (keeps_error_apart ? 1 : 0)) * largest_, settings.least_floats));
     if (settings.beta3) {
@@ -215,7 +204,7 @@ class sparse_exchange {
 
   // The payload's part of some tiles.
   std::span<float> sent_in(tile_range tiles, const Context& context) const {
-    if (tiles.last - tiles.first == context.tensors.tiles().size()) return sent_;
+    if (tiles.last - tiles.first == context.tensors.tile_count()) return sent_;
     const std::span<const std::uint64_t> tile_offsets = context.memory.view(tile_offsets_);
     return sent_.subspan(tile_offsets[tiles.first], tile_offsets[tiles.last] - tile_offsets[tiles.first]);
   }

@@ -25,22 +25,26 @@ namespace slamb::detail {
 
 class optimizer_core;
 
-/// The tables of an exchange: places of each tile's codes, this rank's tiles to average, and groups that share a scale.
+/// The tables of an exchange: places of each tile's codes, this rank's tiles to average, and groups that share a scale. On the host
+/// there are only their sizes, which follow from the layouts; `upload` makes the tables.
 class two_phase_tables {
  public:
-  /// Makes the tables on the host. Allocates only if they are larger than before.
+  /// Finds the sizes of the tables.
   /// @param mean  the layout of messages of the mean, if it is another one; or null
   void assign(const wire_layout& wire, const wire_layout* mean, int rank);
 
-  /// Plans memory for the tables, and for tables of up to `tiles` tiles of one tensor.
+  /// Plans memory for the tables, and for tables of up to `tiles` tiles of one tensor: `upload` then allocates nothing.
   void plan(optimizer_core& core, std::uint64_t tiles = 0);
 
-  /// Copies them to the backend's memory.
-  void upload(optimizer_core& core) const;
+  /// Makes the tables, and copies them to the backend's memory. A plan has none.
+  /// @param wire, mean  as those of `assign`
+  void upload(optimizer_core& core, const wire_layout& wire, const wire_layout* mean);
 
-  /// [tiles] places of codes, on the host.
-  std::span<const wire_tile> placed() const noexcept { return placed_; }
-  std::size_t tiles() const noexcept { return placed_.size(); }
+  /// The number of tiles.
+  std::size_t tiles() const noexcept { return count_.tiles; }
+
+  /// [tiles] the places of their codes.
+  static std::vector<wire_tile> places_in(const wire_layout& wire);
 
   // In the backend's memory.
   const wire_tile* placed(const optimizer_core& core) const noexcept;
@@ -50,19 +54,31 @@ class two_phase_tables {
   scale_table averaged_scales(const optimizer_core& core) const noexcept;
 
  private:
+  struct scale_counts {
+    std::size_t groups = 0, tiles = 0, places = 0;
+  };
+  struct counts {
+    std::size_t tiles = 0, mean_tiles = 0, own = 0;
+    scale_counts sent, averaged;
+  };
   struct planned_scale_table {
     region<scale_entry> groups;
     region<std::uint64_t> tiles;
     region<std::uint64_t> places;
   };
 
-  static void plan(optimizer_core& core, host_scale_table& lists, planned_scale_table& at, std::uint64_t most);
+  static counts sizes_of(const wire_layout& wire, const wire_layout* mean, std::uint32_t rank);
+  static void plan(optimizer_core& core, host_scale_table& lists, const scale_counts& count, planned_scale_table& at,
+                   std::uint64_t most);
   static void upload(optimizer_core& core, const host_scale_table& lists, const planned_scale_table& at);
-  static scale_table table(const optimizer_core& core, const host_scale_table& lists,
+  static scale_table table(const optimizer_core& core, const scale_counts& count,
                            const planned_scale_table& at) noexcept;
 
   static void place_tiles(const wire_layout& wire, std::vector<wire_tile>& placed);
 
+  counts count_;
+  std::uint32_t rank_ = 0;
+  bool is_kept_ = false;                // tables of another size will follow: the host keeps their memory
   std::vector<wire_tile> placed_;       // [tiles]
   std::vector<wire_tile> mean_placed_;  // [tiles] in messages of the mean, if these have another layout
   std::vector<std::size_t> own_;
@@ -113,8 +129,11 @@ class two_phase_exchange {
   /// Of the signal, and of the mean unless the phases differ.
   const wire_layout& wire() const noexcept { return wire_; }
   const wire_layout& mean_wire() const noexcept { return phases_differ ? mean_wire_ : wire_; }
-  two_phase_tables& tables() noexcept { return tables_; }
   const two_phase_tables& tables() const noexcept { return tables_; }
+
+  /// Plans memory for the tables: see `two_phase_tables`.
+  void plan_tables(optimizer_core& core, std::uint64_t tiles = 0) { tables_.plan(core, tiles); }
+  void upload_tables(optimizer_core& core) { tables_.upload(core, wire_, other_mean_wire()); }
 
   /// Lays out the messages. Allocates only if there are more pieces than before.
   void lay_out(std::span<const wire_tensor> tensors, int ranks, int rank) {
@@ -126,7 +145,7 @@ class two_phase_exchange {
     if constexpr (phases_differ)
       mean_wire_.assign(tensors, ranks, granularity_of(server_quantizer(quantizers_)), mean_quantizer::bits_per_element,
                         chunks);
-    tables_.assign(wire_, phases_differ ? &mean_wire_ : nullptr, rank);
+    tables_.assign(wire_, other_mean_wire(), rank);
   }
 
   /// Bytes of the buffer: received messages and dense signals, then sent and averaged messages, and the mean as floats. An
@@ -153,7 +172,8 @@ class two_phase_exchange {
             .ranks = static_cast<std::uint32_t>(ranks),
             .rank = static_cast<std::uint32_t>(rank),
             .mean_message_bytes = mean_wire().message_bytes(),
-            .mean_codes_at = mean_wire().codes_at()};
+            .mean_codes_at = mean_wire().codes_at(),
+            .dense_elements = wire_.dense_elements()};
   }
   /// The buffers and tables of one rank's optimizer. Random draws depend on the number of the step.
   template <class Context>
@@ -230,6 +250,7 @@ class two_phase_exchange {
                  groups.block, "a power of two in [16, 1024]");
   }
 
+  const wire_layout* other_mean_wire() const noexcept { return phases_differ ? &mean_wire_ : nullptr; }
   tile_range all_tiles() const noexcept { return {0, tables_.tiles()}; }
   bool has_word_of_codes() const noexcept {
     const std::span<const wire_piece> pieces = wire_.pieces();
@@ -273,7 +294,7 @@ class two_phase_exchange {
   void encode_mean(Context& context, const model_view& model, const wire_view& wire,
                    const read_overflow_flags& read_flags, const std::uint64_t* counts, double* statistic) const {
     read_overflow_flags flags_of_kernel{};
-    if constexpr (Context::executor_type::is_synchronous) {
+    if constexpr (!Context::executor_type::has_teams_of_many) {
       context.invoke(read_flags);
       if (context.is_skipped_on_host()) return;
     } else {

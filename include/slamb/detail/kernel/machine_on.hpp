@@ -79,12 +79,16 @@ class machine_on final : public machine {
   using executor_type = typename Backend::executor_type;
   using stream_type = typename Backend::stream_type;
   using precision = typename precision_of<Backend>::type;
+  /// True for the planner, whose kernels do not run.
+  static constexpr bool is_plan = requires(const executor_type& executor, const layout& tensors) {
+    executor.plan_for(tensors);
+  };
 
   static_assert(backend_launcher<executor_type>,
                 "slamb: the executor of a Backend must have the members of detail::backend_launcher "
                 "(slamb/detail/kernel/launcher.hpp), as the executors of host_backend and cuda_backend have");
 #if defined(__CUDACC__)
-  static_assert(!executor_type::is_synchronous,
+  static_assert(!executor_type::is_synchronous || is_plan,
                 "slamb: compile optimizers on the host backend in a .cpp file, because nvcc rejects vectors in "
                 "functions that are also for the device");
 #endif
@@ -112,6 +116,12 @@ class machine_on final : public machine {
   void require_memory(const void* memory, const char* what) const override { executor_.require_memory(memory, what); }
 
   void clear(std::span<std::byte> memory) const override { executor_.clear(memory); }
+  void upload_tiles(const layout& tensors, std::span<tile> to) const override {
+    if constexpr (is_plan)
+      executor_.plan_for(tensors);
+    else
+      upload(std::span<const tile>(tensors.tile_table()), to);
+  }
   void upload_bytes(std::span<const std::byte> from, std::span<std::byte> to) const override {
     executor_.upload(from, to);
   }
@@ -149,6 +159,7 @@ class machine_on final : public machine {
                                   .takes_types = precision::takes_types,
                                   .rounds_by_chance = precision::rounds_by_chance,
                                   .has_draws = has_draws<precision>,
+                                  .is_plan = is_plan,
                                   .cache_bytes = backend.cache_bytes};
     if constexpr (has_draws<precision>) properties.seed = backend.rounding.seed;
     return properties;

@@ -93,28 +93,26 @@ class layout {
   ///         types and masters that do not fit
   layout(std::span<const parameter> parameters, double weight_decay, bool takes_types = false);
 
-  /// @param before_tiles  called with this object before tiles are made, which take 16 bytes for 8192 elements; may throw
+  /// @param before_tiles  called with this object before tiles are made; may throw
   layout(std::span<const parameter> parameters, double weight_decay, bool takes_types,
          function_ref<void(const layout&)> before_tiles);
 
   /// Makes the tiles again, from these parts of tensors, which cover all elements in order.
   template <class Cut>
   void make_tiles(std::span<const Cut> cuts) {
-    tiles_.clear();
-    first_tile_.assign(segments_.size() + 1, 0);
-    for (const tile_cut& c : cuts) {
-      for (std::uint64_t done = 0; done < c.count; done += tile_size) {
-        const std::uint64_t count = std::min<std::uint64_t>(tile_size, c.count - done);
-        tiles_.push_back({c.first + done, c.segment, static_cast<std::uint32_t>(count)});
-        ++first_tile_[c.segment + 1];
-      }
-    }
-    for (std::size_t i = 0; i < segments_.size(); ++i) first_tile_[i + 1] += first_tile_[i];
+    cuts_.assign(cuts.begin(), cuts.end());
+    count_tiles();
   }
 
   std::span<const segment> segments() const noexcept { return segments_; }
   std::span<segment> segments() noexcept { return segments_; }
-  std::span<const tile> tiles() const noexcept { return tiles_; }
+  std::span<const tile_cut> cuts() const noexcept { return cuts_; }
+  std::size_t tile_count() const noexcept { return first_tile_.back(); }
+  /// The table of all tiles, 16 bytes each. The first call makes it.
+  std::span<const tile> tiles() const;
+  /// Makes the table, and does not keep it.
+  std::vector<tile> tile_table() const;
+
   std::uint64_t elements() const noexcept { return elements_; }              ///< d, of all tensors
   std::uint64_t state_elements() const noexcept { return state_elements_; }  ///< with padding
   std::uint32_t groups() const noexcept { return groups_; }
@@ -142,9 +140,21 @@ class layout {
   /// The tiles of a tensor.
   tile_range tiles_of(std::size_t segment) const noexcept { return {first_tile_[segment], first_tile_[segment + 1]}; }
 
+  /// The elements of consecutive tiles.
+  std::uint64_t elements_of(tile_range tiles) const;
+
+  /// Divides all tiles into consecutive pieces of at most `room` elements, but at least one tile.
+  /// @param visit  visit(tiles, place of their first element, with all tensors laid end to end, elements), in order
+  void for_each_piece(std::uint64_t room,
+                      function_ref<void(const tile_range&, std::uint64_t, std::uint64_t)> visit) const;
+
   /// Place of a tensor's first element, with all tensors laid end to end; for the number of tensors, the end of the last.
   std::uint64_t first_element(std::size_t tensor) const noexcept {
     return tensor == segments_.size() ? elements_ : segments_[tensor].first;
+  }
+  /// The tiles of a part of a tensor.
+  static constexpr std::uint64_t tiles_in(std::uint64_t elements) noexcept {
+    return (elements + tile_size - 1) / tile_size;
   }
   /// Place of the tile's first element.
   std::uint64_t first_element(const tile& t) const noexcept { return segments_[t.segment].first + t.first; }
@@ -169,6 +179,8 @@ class layout {
 
   void append(const parameter& p, std::size_t i, double weight_decay);
 
+  void count_tiles();
+
   // Memory of the user's that belongs to a tensor.
   struct memory_span {
     std::uintptr_t first, last;
@@ -189,8 +201,9 @@ class layout {
   bool takes_types_ = false;
   std::vector<segment> segments_;
   std::vector<memory_span> written_;  // the user's memory that steps write, in the order of its addresses
-  std::vector<tile> tiles_;
+  std::vector<tile_cut> cuts_;
   std::vector<std::size_t> first_tile_{0};
+  mutable std::vector<tile> tiles_;  // of `tiles()`
   std::uint64_t elements_ = 0;
   std::uint64_t state_elements_ = 0;
   std::uint32_t groups_ = 1;
@@ -226,23 +239,6 @@ constexpr std::uint64_t largest_payload_of(const C& c, std::uint64_t size) noexc
     return c.largest_payload(size);
   else
     return size;
-}
-
-/// Divides tiles into consecutive pieces of at most `room` elements, but at least one tile.
-///
-/// @param count_of  count_of(i): elements of tile i = 0 … tiles − 1
-/// @param visit  visit(tile_range, elements) for each piece, in order
-template <class CountOf, class Visit>
-void for_each_piece(std::size_t tiles, std::uint64_t room, CountOf count_of, Visit visit) {
-  for (tile_range piece{0, 0}; piece.first < tiles; piece.first = piece.last) {
-    std::uint64_t elements = 0;
-    for (piece.last = piece.first; piece.last < tiles; ++piece.last) {
-      const std::uint64_t count = count_of(piece.last);
-      if (piece.last > piece.first && elements + count > room) break;
-      elements += count;
-    }
-    visit(piece, elements);
-  }
 }
 
 }  // namespace slamb::detail

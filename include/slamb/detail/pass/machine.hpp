@@ -51,6 +51,7 @@ struct machine_properties {
   bool takes_types = false;       ///< parameters and gradients may have sixteen bits
   bool rounds_by_chance = false;  ///< parameters of sixteen bits have no master copies
   bool has_draws = false;         ///< something is rounded by chance
+  bool is_plan = false;           ///< kernels do not run, and ranks send nothing: steps are only counted
   std::uint64_t seed = 0;         ///< of the draws
   std::size_t cache_bytes = 0;
 };
@@ -74,6 +75,8 @@ class machine : public backend_memory {
   virtual void require_memory(const void* memory, const char* what) const = 0;
 
   virtual void clear(std::span<std::byte> memory) const = 0;
+  /// Copies the table of all tiles, [tiles] in the backend's memory. A plan looks at `tensors` later instead.
+  virtual void upload_tiles(const layout& tensors, std::span<tile> to) const = 0;
 
   virtual void invoke(const step_calls& calls) const = 0;
   virtual void run(const model_pass& pass, const any_view& view, tile_range tiles, double* sums = nullptr,

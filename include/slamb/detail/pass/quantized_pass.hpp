@@ -65,6 +65,7 @@ struct wire_view {
   const wire_tile* mean_tiles = nullptr;  ///< [tiles] in messages of the mean, if these have another quantizer; or null
   std::uint64_t mean_message_bytes = 0;   ///< likewise
   std::uint64_t mean_codes_at = 0;        ///< likewise
+  std::uint64_t dense_elements = 0;       ///< [dense] for counts of memory traffic
 
   /// The stream of this step's random draws.
   SLAMB_HOST_DEVICE std::uint64_t stream() const {

@@ -73,4 +73,39 @@ SLAMB_HOST_DEVICE inline coordinate coordinate_of(const segment& s, std::uint32_
   return {tensor, index, s.size, s.first, s.state};
 }
 
+/// The selection of a bitmap: bit i is for element i of the state arrays. The optimizer stores ages.
+struct bitmap_selection {
+  using age_type = std::uint16_t;  // an element may be left out for any number of steps
+
+  const std::uint16_t* bits = nullptr;  ///< [state elements / 16]
+
+  SLAMB_HOST_DEVICE bool selects(coordinate c) const {
+    const std::uint64_t i = c.state + c.index;
+    return ((bits[i / 16] >> (i % 16)) & 1U) != 0;
+  }
+
+  /// A bit for each of `count` ≤ 16 elements from c on: 1 if selected.
+  SLAMB_HOST_DEVICE std::uint32_t word(coordinate c, std::uint32_t count) const {
+    const std::uint64_t i = c.state + c.index;
+    const auto from = static_cast<std::uint32_t>(i % 16);
+    std::uint32_t all = static_cast<std::uint32_t>(bits[i / 16]) >> from;
+    if (from + count > 16) all |= static_cast<std::uint32_t>(bits[i / 16 + 1]) << (16 - from);
+    return all & ((1U << count) - 1U);
+  }
+
+  template <class Visit>
+  void runs(coordinate c, std::uint64_t count, Visit&& visit) const {
+    for (const std::uint64_t end = c.index + count; c.index != end; ++c.index)
+      visit(c.index, std::uint64_t{1}, selects(c) ? 0U : 1U);
+  }
+
+  bool fill(coordinate c, std::uint32_t count, capability::staleness_discounts /*table*/, std::uint16_t* to,
+            float* /*none*/) const {
+    for (std::uint32_t i = 0; i < count; i += 16, c.index += 16)
+      to[i / 16] = static_cast<std::uint16_t>(word(c, std::min(count - i, 16U)));
+    return true;
+  }
+};
+static_assert(capability::has_fill<bitmap_selection>);
+
 }  // namespace slamb::detail

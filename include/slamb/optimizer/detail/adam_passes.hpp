@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "slamb/core/concepts.hpp"
-#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"
@@ -343,39 +342,14 @@ struct update_and_apply : update_moments<TrustRatio, Variance> {
   }
 };
 
-// The lists of passes of a step. Steps run their passes by these names; plans and benchmarks count the bytes by memory_bytes(),
-// memory traffic per element.
+// The lists of passes of a step, which runs its passes by these names.
 
 /// A gradient that is exchanged dense. Every rank gathers it; a single rank only checks it, if the options demand it.
 struct dense_gradient_passes {
   using gather = gather_gradient;
   using check = check_gradient;
   using norm = sum_gradient;  ///< to clip it; checks too
-
-  static constexpr double memory_bytes(int ranks, bool checks, bool clips, const plan::storage_bytes& stored) noexcept {
-    if (ranks > 1)
-      return bytes_per_element<gather>(stored) +
-             (clips ? bytes_per_element<norm>(stored.with_exchanged_gradient()) : 0.0);
-    return clips ? bytes_per_element<norm>(stored) : checks ? bytes_per_element<check>(stored) : 0.0;
-  }
 };
-
-/// Bytes of memory traffic an element to clip this rank's own gradient.
-/// @param replaces_check  the pass takes the place of one that only checks
-inline double own_clip_bytes(bool clips, const plan::storage_bytes& stored, bool replaces_check = false) noexcept {
-  using passes = dense_gradient_passes;
-  if (!clips) return 0.0;
-  return bytes_per_element<passes::norm>(stored) - (replaces_check ? bytes_per_element<passes::check>(stored) : 0.0);
-}
-
-/// Bytes of memory traffic an element of `exchange_dense_gradient`, and of a pass over the mean gradient.
-/// @param stored  how arrays are stored
-/// @param checks  a single rank checks its gradient
-template <class Pass>
-double dense_step_bytes(int ranks, const plan::storage_bytes& stored = {}, bool checks = true) noexcept {
-  return dense_gradient_passes::memory_bytes(ranks, checks, false, stored) +
-         bytes_per_element<Pass>(ranks > 1 ? stored.with_exchanged_gradient() : stored);
-}
 
 /// Adam's update by a gradient that is the same on all ranks.
 template <class TrustRatio, class Variance = living_variance>
@@ -384,12 +358,6 @@ struct adam_passes {
   using update =
       std::conditional_t<needs_norms, update_and_sum<TrustRatio, Variance>, update_and_apply<TrustRatio, Variance>>;
   using apply = apply_update<TrustRatio, Variance>;  ///< once there are norms
-
-  /// @param is_exchanged  the gradient is in the exchange buffer
-  static constexpr double memory_bytes(bool is_exchanged, const plan::storage_bytes& stored) noexcept {
-    const plan::storage_bytes own = is_exchanged ? stored.with_exchanged_gradient() : stored;
-    return bytes_per_element<update>(own) + (needs_norms ? bytes_per_element<apply>(own) : 0.0);
-  }
 };
 
 }  // namespace slamb::detail

@@ -7,7 +7,6 @@
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
-#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
@@ -176,7 +175,7 @@ struct receive_and_refresh : exchanged_momentum<TrustRatio> {
   }
 };
 
-/// The passes of a compressed step: steps run these, plans and benchmarks count these.
+/// The passes of a compressed step: steps run these.
 template <class TrustRatio>
 struct one_bit_passes {
   static constexpr bool is_frozen = capability::frozen_ratio<TrustRatio>;
@@ -186,15 +185,6 @@ struct one_bit_passes {
       std::conditional_t<is_frozen, receive_and_refresh<TrustRatio>,
                          std::conditional_t<needs_norms, receive_and_sum<TrustRatio>, receive_and_apply<TrustRatio>>>;
   using apply = apply_update<TrustRatio, stopped_variance>;  ///< once there are norms
-
-  /// Bytes of memory traffic an element.
-  /// @param is_quantized  false: a single rank encodes nothing
-  template <class ErrorFeedback, class Quantizer>
-  static double memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized,
-                             const plan::storage_bytes& stored) {
-    return exchange_memory_bytes<receive, ErrorFeedback>(quantizer, ranks, is_quantized, stored) +
-           (needs_norms ? bytes_per_element<apply>(stored) : 0.0);
-  }
 };
 
 /// v_f ← v.

@@ -48,6 +48,8 @@ class optimizer_core {
 
   const machine& on() const noexcept { return *on_; }
   bool is_synchronous() const noexcept { return on_->properties().is_synchronous; }
+  /// True if steps are only counted, and tables of tiles do not exist.
+  bool is_plan() const noexcept { return on_->properties().is_plan; }
 
   /// Plans memory for `sums` double-precision sums of each tile, and at least for norms.
   void plan_sums(int sums);
@@ -150,10 +152,10 @@ class optimizer_core {
   /// The same, on which passes run even if the step is skipped.
   any_view unskipped_view() const noexcept;
   const segment* segments() const noexcept { return memory.view(segments_).data(); }
-  tile_range all_tiles() const noexcept { return {0, tensors.tiles().size()}; }
+  tile_range all_tiles() const noexcept { return {0, tensors.tile_count()}; }
   double* sums() const noexcept { return memory.view(sums_).data(); }
   /// One sum of each tile.
-  std::span<double> sum_of_each_tile() const noexcept { return {sums(), tensors.tiles().size()}; }
+  std::span<double> sum_of_each_tile() const noexcept { return {sums(), tensors.tile_count()}; }
   std::size_t cache_bytes() const noexcept { return on_->properties().cache_bytes; }
   /// The allocator for memory that a call needs temporarily.
   allocator memory_source() const { return on_->memory_source(); }

@@ -16,7 +16,6 @@
 #include "slamb/detail/exchange/norms.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
 #include "slamb/detail/pass/arena.hpp"
-#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/precision.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
@@ -243,16 +242,5 @@ struct outer_step_of<ParameterSync, Context>
                                     "false");
   }
 };
-
-/// Bytes of memory traffic an element, of one outer step.
-template <sync::parameter_sync ParameterSync>
-double outer_step_bytes([[maybe_unused]] const ParameterSync& sync, [[maybe_unused]] int ranks,
-                        const plan::storage_bytes& stored) {
-  if constexpr (capability::sends_differences<ParameterSync>)
-    return exchange_memory_bytes<exchange_difference, error_of_mean>(
-        worker_and_server{sync.quantizer, sync.mean_quantizer}, ranks, true, stored);
-  else
-    return bytes_per_element<gather_parameters>(stored) + bytes_per_element<scatter_parameters>(stored);
-}
 
 }  // namespace slamb::detail

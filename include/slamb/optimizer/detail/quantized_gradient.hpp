@@ -12,7 +12,6 @@
 #include "slamb/core/statistics.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
 #include "slamb/detail/pass/arena.hpp"
-#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/detail/pass/wire_layout.hpp"
@@ -92,28 +91,5 @@ class compressed_gradient<Compressor, ErrorFeedback, Context> {
   region<std::byte> messages_;
   region<float> mean_;  // overlaps the messages
 };
-
-/// Bytes of memory traffic an element, of the exchange of a gradient by a quantizer or as floats, and of clipping.
-///
-/// @param is_quantized  false: a single rank encodes nothing
-/// @param checks        gradients are checked
-template <error_feedback ErrorFeedback, compressor Compressor>
-double gradient_exchange_bytes(const Compressor& compressor, int ranks, bool is_quantized, bool checks, bool clips,
-                               const plan::storage_bytes& stored) {
-  if constexpr (quantizer<Compressor>)
-    if (is_quantized)
-      return exchange_memory_bytes<decode_gradient, ErrorFeedback>(compressor, ranks, true, stored) +
-             (clips ? bytes_per_element<dense_gradient_passes::norm>(stored.with_exchanged_gradient()) : 0.0);
-  return dense_gradient_passes::memory_bytes(ranks, checks, clips, stored);
-}
-
-/// The same with Adam's update by that gradient.
-template <class TrustRatio, error_feedback ErrorFeedback, compressor Compressor>
-double gradient_step_bytes(const Compressor& compressor, int ranks, bool is_quantized, bool checks, bool clips,
-                           const plan::storage_bytes& stored) {
-  const bool is_exchanged = ranks > 1 || (quantizer<Compressor> && is_quantized);
-  return gradient_exchange_bytes<ErrorFeedback>(compressor, ranks, is_quantized, checks, clips, stored) +
-         adam_passes<TrustRatio>::memory_bytes(is_exchanged, stored);
-}
 
 }  // namespace slamb::detail

@@ -159,6 +159,7 @@ class rank_agreement {
   void forget_difference(optimizer_core& core, bool is_other_run = false);
 
  private:
+  static bool compares(const optimizer_core& core);
   bool is_due(std::uint64_t next) const noexcept { return every_ > 0 && ended_ + 1 >= next; }
   bool must_be_equal(const equality& replicas_are_equal) const {
     return begins_with_equal_parameters_ || replicas_are_equal();

@@ -9,7 +9,6 @@
 
 #include "slamb/compressor/chain.hpp"
 #include "slamb/detail/exchange/sparse.hpp"
-#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/model_passes.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
@@ -123,7 +122,7 @@ struct apply_received : adam_update<TrustRatio> {
   }
 };
 
-/// The passes of a step of SLAMB: steps run these, plans and benchmarks count these.
+/// The passes of a step of SLAMB: steps run these.
 template <class TrustRatio>
 struct slamb_passes {
   static constexpr bool needs_norms = TrustRatio::sums_per_segment > 0;
@@ -131,21 +130,6 @@ struct slamb_passes {
   using form = form_payload<TrustRatio>;
   using sum = sum_received<TrustRatio>;  ///< over the payload, if there are norms
   using apply = apply_received<TrustRatio>;
-
-  /// Bytes of memory traffic an element, without an exchange of parameters.
-  /// @param sent        part of the elements that is exchanged
-  /// @param selectable  part of the elements in tensors that are not exchanged dense
-  template <class Compressor>
-  static double memory_bytes(const Compressor& compressor, int ranks, double sent, double selectable,
-                             const plan::storage_bytes& stored) {
-    using sparsifier = std::remove_cvref_t<decltype(sparsifier_of(compressor))>;
-    constexpr double value = sizeof(float);
-    return choice_memory_bytes<choose, sparsifier>(ranks, stored) + age_memory_bytes<sparsifier>() * selectable +
-           bytes_per_element<form>(stored) + value * form::packs::stored * sent +
-           payload_memory_bytes<false>(compressor, ranks) * sent +
-           (needs_norms ? bytes_per_element<sum>() * sent : 0.0) + bytes_per_element<apply>(stored) +
-           (apply::receives ? value : 0.0) * sent;
-  }
 };
 
 }  // namespace slamb::detail

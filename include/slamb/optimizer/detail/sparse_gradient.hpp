@@ -11,7 +11,6 @@
 #include "slamb/detail/exchange/norms.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
 #include "slamb/detail/exchange/sparse.hpp"
-#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/dense_gradient.hpp"
@@ -79,22 +78,10 @@ struct receive_selected_gradient : pass_without_constants {
   }
 };
 
-/// The passes of an exchange of selected gradients: steps run these, plans and benchmarks count these.
+/// The passes of an exchange of selected gradients: steps run these.
 struct sparse_gradient_passes {
   using form = form_selected_gradient;
   using receive = receive_selected_gradient;
-
-  /// Bytes of memory traffic an element, with more than one rank.
-  /// @param sent  part of the elements that is exchanged
-  template <class Compressor>
-  static double memory_bytes(const Compressor& compressor, int ranks, double sent, const plan::storage_bytes& stored) {
-    using sparsifier = std::remove_cvref_t<decltype(sparsifier_of(compressor))>;
-    constexpr double value = sizeof(float);
-    const double received = value * ((receive::receives ? 1 : 0) + (capability::chained<Compressor> ? 1 : 0));
-    return choice_memory_bytes<form, sparsifier>(ranks, stored) + bytes_per_element<form>(stored) +
-           bytes_per_element<receive>(stored) +
-           sent * (value * form::packs::stored + received + payload_memory_bytes<true>(compressor, ranks));
-  }
 };
 
 /// The exchange of selected elements of the gradient. Elements that are left out, and the compression error of a chain, are kept

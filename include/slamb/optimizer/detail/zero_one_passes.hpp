@@ -5,7 +5,6 @@
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
-#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/error_feedback/no_error_feedback.hpp"
@@ -160,7 +159,7 @@ struct update_with_frozen_variance : adam_update<unit_trust_ratio, stopped_varia
   }
 };
 
-/// The passes of each kind of step: steps run these, plans and benchmarks count these. Steps that refresh the variance run
+/// The passes of each kind of step: steps run these. Steps that refresh the variance run
 /// dense_gradient_passes and adam_passes.
 struct zero_one_passes {
   using receive = receive_gradient;            ///< around the exchange of the gradient
@@ -168,30 +167,6 @@ struct zero_one_passes {
   using check = check_gradient;                ///< of a local step
   using local = local_update;                  ///< of a local step
   using single = update_with_frozen_variance;  ///< of a single rank, in place of `local`
-
-  /// Bytes of memory traffic an element, of a step of each kind.
-  /// @param is_quantized  false: a single rank encodes nothing
-  template <dense_compressor DenseCompressor>
-  static double refresh_memory_bytes(const DenseCompressor& compressor, int ranks, bool is_quantized, bool clips,
-                                     const plan::storage_bytes& stored) {
-    return gradient_step_bytes<unit_trust_ratio, no_error_feedback>(compressor, ranks, is_quantized, true, clips,
-                                                                    stored);
-  }
-  template <class ErrorFeedback, class Quantizer>
-  static double gradient_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized,
-                                      const plan::storage_bytes& stored) {
-    return exchange_memory_bytes<receive, ErrorFeedback>(quantizer, ranks, is_quantized, stored);
-  }
-  template <class ErrorFeedback, class Quantizer>
-  static double update_memory_bytes(const Quantizer& quantizer, int ranks, bool is_quantized,
-                                    const plan::storage_bytes& stored) {
-    return is_quantized ? exchange_memory_bytes<receive_update, ErrorFeedback>(quantizer, ranks, true, stored)
-                        : local_memory_bytes(false, stored);
-  }
-  static double local_memory_bytes(bool is_quantized, const plan::storage_bytes& stored) noexcept {
-    return bytes_per_element<check>(stored) +
-           (is_quantized ? bytes_per_element<local>(stored) : bytes_per_element<single>(stored));
-  }
 };
 
 /// Sets the anchor to the parameters, which are equal on all ranks.

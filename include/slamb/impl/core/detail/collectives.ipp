@@ -6,13 +6,14 @@ namespace slamb::detail {
 
 SLAMB_DECL void counted_collectives::all_reduce_sum(std::span<float> values, any_stream stream) {
   held_->all_reduce_sum(values, stream);
-  counts_.record(collective::all_reduce, values.size(), sizeof(float), size());
+  counts_.record(collective::all_reduce, values.size(), held_->value_bytes(), size());
 }
 SLAMB_DECL void counted_collectives::all_reduce_sum_with_header(std::span<float> values, std::size_t header,
                                                                 any_stream stream) {
   held_->all_reduce_sum(values, stream);
-  if (values.size() > header) counts_.record(collective::all_reduce, values.size() - header, sizeof(float), size());
-  const std::uint64_t bytes = header * sizeof(float);
+  if (values.size() > header)
+    counts_.record(collective::all_reduce, values.size() - header, held_->value_bytes(), size());
+  const std::uint64_t bytes = header * held_->value_bytes();
   comparisons_ = comparisons_ + traffic{values.size() > header ? 0U : 1U, header, bytes,
                                         traffic::bytes_sent_by(collective::all_reduce, bytes, size())};
 }

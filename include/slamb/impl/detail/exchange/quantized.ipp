@@ -16,7 +16,7 @@ SLAMB_DECL void active_elements::plan(optimizer_core& core, const wire_layout& w
   exists_ = exists_ || rows > 0;
   zero_aware_ = zero_aware;
   announces_ = zero_aware && announces;
-  counts_ = core.memory.plan<std::uint64_t>("tables", core.tensors.tiles().size());
+  counts_ = core.memory.plan<std::uint64_t>("tables", core.tensors.tile_count());
   if (!exists_) return;
   bits_ = core.memory.plan<std::uint16_t>("mask", wire.ranks() * wire.codes() / wire_layout::code_unit);
   if (announces_ && rows > 0) may_announce_ = core.memory.plan<std::uint16_t>("mask", bits_.count);

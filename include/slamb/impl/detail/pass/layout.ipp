@@ -185,6 +185,64 @@ SLAMB_DECL layout::layout(std::span<const parameter> parameters, double weight_d
   make_tiles(std::span<const tile_cut>(dense));
 }
 
+SLAMB_DECL void layout::count_tiles() {
+  tiles_.clear();
+  first_tile_.assign(segments_.size() + 1, 0);
+  for (const tile_cut& c : cuts_) first_tile_[c.segment + 1] += tiles_in(c.count);
+  for (std::size_t i = 0; i < segments_.size(); ++i) first_tile_[i + 1] += first_tile_[i];
+}
+
+SLAMB_DECL std::vector<tile> layout::tile_table() const {
+  std::vector<tile> all;
+  all.reserve(tile_count());
+  for (const tile_cut& c : cuts_)
+    for (std::uint64_t done = 0; done < c.count; done += tile_size)
+      all.push_back(
+          {c.first + done, c.segment, static_cast<std::uint32_t>(std::min<std::uint64_t>(tile_size, c.count - done))});
+  return all;
+}
+
+SLAMB_DECL std::span<const tile> layout::tiles() const {
+  if (tiles_.empty()) tiles_ = tile_table();
+  return tiles_;
+}
+
+SLAMB_DECL std::uint64_t layout::elements_of(tile_range tiles) const {
+  if (tiles.first == 0 && tiles.last == tile_count()) return elements_;
+  std::uint64_t sum = 0, first = 0;
+  for (const tile_cut& c : cuts_) {
+    const std::uint64_t last = first + tiles_in(c.count);
+    const std::uint64_t from = std::max<std::uint64_t>(tiles.first, first),
+                        to = std::min<std::uint64_t>(tiles.last, last);
+    if (from < to) sum += std::min(c.count, (to - first) * tile_size) - (from - first) * tile_size;
+    first = last;
+  }
+  return sum;
+}
+
+SLAMB_DECL void layout::for_each_piece(
+    std::uint64_t room, function_ref<void(const tile_range&, std::uint64_t, std::uint64_t)> visit) const {
+  tile_range piece{0, 0};
+  std::uint64_t begin = 0, elements = 0;
+  const auto end_piece = [&] {
+    if (elements > 0) visit(piece, begin, elements);
+    piece.first = piece.last;
+    begin += std::exchange(elements, 0);
+  };
+  for (const tile_cut& c : cuts_) {
+    for (std::uint64_t left = c.count; left > 0;) {
+      const std::uint64_t next = std::min<std::uint64_t>(tile_size, left);
+      if (elements + next > room) end_piece();
+      const std::uint64_t free = std::max(room - std::min(room, elements), next);
+      const std::uint64_t taken = left <= free ? left : free / tile_size * tile_size;
+      piece.last += tiles_in(taken);
+      elements += taken;
+      left -= taken;
+    }
+  }
+  end_piece();
+}
+
 SLAMB_DECL std::vector<tensor_batch> batches_of(const layout& tensors, std::size_t cache_bytes, std::size_t bytes) {
   std::vector<tensor_batch> all;
   const std::size_t count = tensors.segments().size();
@@ -199,7 +257,7 @@ SLAMB_DECL std::vector<tensor_batch> batches_of(const layout& tensors, std::size
 }
 
 SLAMB_DECL std::vector<tensor_batch> one_batch_of(const layout& tensors) {
-  return {{0, tensors.segments().size(), {0, tensors.tiles().size()}}};
+  return {{0, tensors.segments().size(), {0, tensors.tile_count()}}};
 }
 
 }  // namespace slamb::detail

@@ -45,7 +45,7 @@ SLAMB_DECL optimizer_core::~optimizer_core() { overlap.close(); }
 
 SLAMB_DECL void optimizer_core::plan_sums(int sums) {
   const auto most = static_cast<std::uint64_t>(std::max(sums, norms_of_model::sums));
-  sums_ = memory.plan<double>("sums", std::max<std::uint64_t>(tensors.tiles().size() * most, 1));
+  sums_ = memory.plan<double>("sums", std::max<std::uint64_t>(tensors.tile_count() * most, 1));
 }
 
 SLAMB_DECL region<std::byte> optimizer_core::plan_buffer(std::uint64_t bytes) {
@@ -59,24 +59,26 @@ SLAMB_DECL std::span<float> optimizer_core::floats_of(region<std::byte> buffer) 
 }
 
 SLAMB_DECL void optimizer_core::allocate(consistency_check fields, byte_collectives called) {
-  describe_tensors(tensors, fields);
-  if (on_->properties().has_draws)
-    fields.add_word(
-        on_->properties().rounds_by_chance ? "the seed of stochastic_rounding" : "the seed of master_copies",
-        on_->properties().seed);
   if (sums_.count == 0) plan_sums(0);
   segments_ = memory.plan<segment>("tables", tensors.segments().size());
-  tiles_ = memory.plan<tile>("tables", tensors.tiles().size());
+  tiles_ = memory.plan<tile>("tables", tensors.tile_count());
   first_tile_ = memory.plan<std::size_t>("tables", tensors.first_tiles().size());
   local.plan(*this);
   scales.plan_memory(memory, tensors);
-  require_consistent_ranks(fields, ranks.wrapped(), *on_, called);
+  if (!is_plan()) {
+    describe_tensors(tensors, fields);
+    if (on_->properties().has_draws)
+      fields.add_word(
+          on_->properties().rounds_by_chance ? "the seed of stochastic_rounding" : "the seed of master_copies",
+          on_->properties().seed);
+    require_consistent_ranks(fields, ranks.wrapped(), *on_, called);
+  }
   memory.allocate(memory_source());
   on_->clear(memory.bytes());
   masters.assign_memory(memory, tensors);
   on_->upload(std::as_const(tensors).segments(), memory.view(segments_));
   local.start(*this, memory.view(segments_));
-  on_->upload(tensors.tiles(), memory.view(tiles_));
+  on_->upload_tiles(tensors, memory.view(tiles_));
   on_->upload(tensors.first_tiles(), memory.view(first_tile_));
   rates.start(memory, *on_);
   constructed_with_ = hash_of_options();
@@ -141,7 +143,7 @@ SLAMB_DECL void optimizer_core::require_no_capture(const char* needed_for) const
 // The results of a pass for each tile, in host memory: where they are, or in `copy`.
 SLAMB_DECL std::span<const double> optimizer_core::results_of_tiles(std::size_t results,
                                                                     std::vector<double>& copy) const {
-  const std::span<const double> there(sums(), tensors.tiles().size() * results);
+  const std::span<const double> there(sums(), tensors.tile_count() * results);
   if (is_synchronous()) return there;
   copy.resize(there.size());
   on_->download(std::as_bytes(there), std::as_writable_bytes(std::span(copy)), ranks);
@@ -149,7 +151,12 @@ SLAMB_DECL std::span<const double> optimizer_core::results_of_tiles(std::size_t 
 }
 
 SLAMB_DECL void optimizer_core::visit_sums(int sums, function_ref<void(std::size_t, const double*)> visit) const {
-  std::array<double, 4> total;
+  std::array<double, 4> total{};
+  if (is_plan()) {
+    for (std::size_t tensor = 0; tensor < std::as_const(tensors).segments().size(); ++tensor)
+      visit(tensor, total.data());
+    return;
+  }
   const auto count = std::min(static_cast<std::size_t>(sums), total.size());
   std::vector<double> copy;
   const std::span<const double> of_tiles = results_of_tiles(count, copy);
@@ -165,6 +172,7 @@ SLAMB_DECL void optimizer_core::visit_sums(int sums, function_ref<void(std::size
 SLAMB_DECL double optimizer_core::total_of_tiles() const {
   std::vector<double> copy;
   double total = 0.0;
+  if (is_plan()) return total;
   for (const double own : results_of_tiles(1, copy)) total += own;
   return total;
 }

@@ -75,7 +75,7 @@ SLAMB_DECL void overlapped_step::exchange_ready(function_ref<bool(const gradient
 
 SLAMB_DECL gradient_bucket overlapped_step::rest(const layout& tensors) const noexcept {
   if (sent_from_) return {{0, sent_from_->first, {0, sent_from_->tiles.first}}, true};
-  return {{0, tensors.segments().size(), {0, tensors.tiles().size()}}, true};
+  return {{0, tensors.segments().size(), {0, tensors.tile_count()}}, true};
 }
 
 SLAMB_DECL void overlapped_step::start_sum(std::span<float> values) {

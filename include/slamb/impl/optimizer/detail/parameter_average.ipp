@@ -22,12 +22,10 @@ SLAMB_DECL void for_each_piece_of_parameters(
   any_view pieces = core.unskipped_view();
   if (core.on().properties().rounds_by_chance) pieces.draws.use = rounding_draws::of_average;
   pieces.exchanged = buffer.data();
-  for_each_piece(
-      core.tensors.tiles().size(), buffer.size(), [&](std::size_t i) { return core.tensors.tiles()[i].count; },
-      [&](const tile_range& tiles, std::uint64_t elements) {
-        pieces.exchanged_first = core.tensors.first_element(core.tensors.tiles()[tiles.first]);
-        visit(pieces, tiles, buffer.first(elements));
-      });
+  core.tensors.for_each_piece(buffer.size(), [&](const tile_range& tiles, std::uint64_t first, std::uint64_t elements) {
+    pieces.exchanged_first = first;
+    visit(pieces, tiles, buffer.first(elements));
+  });
 }
 
 SLAMB_DECL void average_parameters(optimizer_core& core, std::span<float> buffer, const std::uint32_t* skip) {

@@ -157,10 +157,13 @@ SLAMB_DECL void rank_agreement::plan(optimizer_core& core) {
   header_ = core.memory.plan<float>("scalars", core.has_peers() ? sum_header::floats : 0);
 }
 
+// The ranks of a plan are all this one.
+SLAMB_DECL bool rank_agreement::compares(const optimizer_core& core) { return core.has_peers() && !core.is_plan(); }
+
 SLAMB_DECL void rank_agreement::compare_before_step(optimizer_core& core, const equality& replicas_are_equal) {
   compares_exchange_ = false;
   begins_with_equal_parameters_ = std::exchange(has_equal_parameters_, false) && knows_all_steps_;
-  if (!core.has_peers() || core.is_captured()) return;
+  if (!compares(core) || core.is_captured()) return;
   if (!core.is_synchronous() && has_been_seen(core)) throw_difference(core, comparing_call::step, replicas_are_equal);
   if (is_first_) is_in_first_ = true;
   compares_exchange_ = every_ > 0 && (is_in_first_ || (ended_ + 1) % every_ == 0);
@@ -178,20 +181,20 @@ SLAMB_DECL void rank_agreement::compare_before_step(optimizer_core& core, const 
 }
 
 SLAMB_DECL void rank_agreement::compare_anchor(const optimizer_core& core) {
-  if (anchor_ == nullptr || !core.has_peers() || !is_due(next_)) return;
+  if (anchor_ == nullptr || !compares(core) || !is_due(next_)) return;
   hash_parameters(core, fingerprint_of_anchor{});
   next_ = ended_ + 1 + every_;
 }
 
 SLAMB_DECL void rank_agreement::compare_in_call(optimizer_core& core, comparing_call call,
                                                 const equality& replicas_are_equal) {
-  if (!core.has_peers() || core.is_captured()) return;
+  if (!compares(core) || core.is_captured()) return;
   begins_with_equal_parameters_ = has_equal_parameters_ && knows_all_steps_;
   require_alike(core, call, replicas_are_equal);  // also tells other ranks of a difference that a device has found
 }
 
 SLAMB_DECL void rank_agreement::require_same_root(optimizer_core& core, int root) const {
-  if (!core.has_peers()) return;
+  if (!compares(core)) return;
   consistency_check fields("", 0);
   fields.add_word("the rank that they pass to broadcast_parameters()", static_cast<std::uint64_t>(root),
                   "all ranks must pass the same rank");

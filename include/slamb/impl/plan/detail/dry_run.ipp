@@ -1,0 +1,110 @@
+#pragma once
+
+#include <stdexcept>
+#include <utility>
+
+#include "slamb/core/error.hpp"
+#include "slamb/plan/detail/dry_run.hpp"
+#include "slamb/plan/detail/silent_ranks.hpp"
+
+namespace slamb::detail {
+
+SLAMB_DECL dry_run::dry_run(const plan_maker& make, std::span<const plan::tensor_shape> tensors,
+                            const plan::world& world, bool takes_types) {
+  work_.model.stored = world.stored;
+  const auto type_of = [takes_types](double bytes) {
+    return takes_types && bytes < sizeof(float) ? element_type::bfloat16 : element_type::float32;
+  };
+  const element_type of_data = type_of(world.stored.data), of_gradient = type_of(world.stored.gradient);
+  std::vector<region<std::byte>> arrays;
+  for (const plan::tensor_shape& t : tensors) {
+    arrays.push_back(model_.plan("parameters", t.size, size_of(of_data)));
+    arrays.push_back(model_.plan("gradients", t.size, size_of(of_gradient)));
+  }
+  model_.allocate(reserving_allocator());
+  std::vector<parameter> all;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    all.push_back({.data = {model_.view(arrays[2 * i]).data(), of_data},
+                   .gradient = {model_.view(arrays[2 * i + 1]).data(), of_gradient},
+                   .size = tensors[i].size,
+                   .dimensions = tensors[i].dimensions,
+                   .options = {.compress = tensors[i].compress}});
+  recipe_ = make(all, any_communicator<host_stream>(silent_ranks(world.ranks, world.value_bytes)), work_);
+  work_.bytes = 0.0;
+  work_.launches = 0;
+}
+
+SLAMB_DECL void dry_run::walk_to(std::uint64_t taken) {
+  static constexpr double rate = 1e-3;  // any: it changes no count
+  for (; taken_ < taken; ++taken_) recipe_->step(std::span(&rate, 1));
+}
+
+SLAMB_DECL void dry_run::jump_to(std::uint64_t taken) {
+  walk_to(1);  // makes the choices that later steps remember
+  recipe_->set_steps(taken);
+  taken_ = taken;
+}
+
+SLAMB_DECL step_cost dry_run::cost() const {
+  const statistics all = recipe_->report(false);
+  if (all.skipped_steps != 0 || all.step != taken_)
+    throw std::logic_error(
+        "slamb: a recipe has skipped a planned step; in a plan all arrays are 0, so no value that a step reads may "
+        "make it skip");
+  return {all.traffic, work_.bytes, work_.launches};
+}
+
+SLAMB_DECL planned_steps::planned_steps(plan_maker make, std::span<const plan::tensor_shape> tensors,
+                                        const plan::world& world, bool takes_types)
+    : make_(std::move(make)),
+      tensors_(tensors.begin(), tensors.end()),
+      world_(world),
+      takes_types_(takes_types),
+      whole_(begin()) {}
+
+SLAMB_DECL std::unique_ptr<dry_run> planned_steps::begin() const {
+  return std::make_unique<dry_run>(make_, tensors_, world_, takes_types_);
+}
+
+SLAMB_DECL memory_report planned_steps::memory() const {
+  const std::lock_guard alone(one_at_a_time_);
+  return whole_->memory();
+}
+
+SLAMB_DECL step_cost planned_steps::total(std::uint64_t steps) {
+  const std::lock_guard alone(one_at_a_time_);
+  if (whole_->taken() > steps) whole_ = begin();
+  whole_->walk_to(steps);
+  return whole_->cost();
+}
+
+SLAMB_DECL step_cost planned_steps::step(std::uint64_t t) {
+  const std::lock_guard alone(one_at_a_time_);
+  take(t);
+  return of_single_;
+}
+
+SLAMB_DECL std::uint64_t planned_steps::selected(std::uint64_t t) {
+  const std::lock_guard alone(one_at_a_time_);
+  take(t);
+  return single_->selected();
+}
+
+SLAMB_DECL void planned_steps::take(std::uint64_t t) {
+  constexpr std::uint64_t most_walked = 20'000;
+  require_in(t >= 1, "the number of a planned step", static_cast<double>(t), ">= 1");
+  if (single_ != nullptr && single_->taken() == t) return;
+  if (single_ == nullptr || single_->taken() > t) single_ = begin();
+  if (t - 1 - single_->taken() <= most_walked) {
+    single_->walk_to(t - 1);
+  } else {
+    single_ = begin();  // phases that have begun would not be left
+    single_->jump_to(t - 1);
+  }
+  const step_cost before = single_->cost();
+  single_->walk_to(t);
+  const step_cost after = single_->cost();
+  of_single_ = {after.traffic - before.traffic, after.bytes - before.bytes, after.launches - before.launches};
+}
+
+}  // namespace slamb::detail
