@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "slamb/backend/cuda/detail/executor.hpp"
+#include "slamb/detail/kernel/run_pass.hpp"
+#include "slamb/detail/kernel/run_selected.hpp"
+#include "slamb/detail/kernel/two_phase.hpp"
 #include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 
