@@ -24,8 +24,8 @@ result time_of_parameters(benchmark::State& state, workbench& at, unsigned threa
   std::vector<double> sums(tensors.tiles().size());
   double all = 0.0;
   const result r = time_of(state, at, slamb::detail::bytes_per_element<pass>(), [&] {
-    executor.run(pass{}, view, {0, sums.size()}, sums.data());
-    executor.add_up(sums, &all);
+    executor.launch(slamb::detail::run_pass{pass{}, view, {0, sums.size()}, sums.data()});
+    executor.launch(slamb::detail::add_up{sums.data(), sums.size(), &all});
   });
   // 24 random bits have a mean square of 2^48/3.
   const double expected = std::ldexp(1.0, 48) / 3.0 * static_cast<double>(tensors.elements());

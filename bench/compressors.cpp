@@ -64,15 +64,16 @@ class coding {
   void encode() {
     ++round_;
     std::uint32_t not_finite = 0;
-    executor_.template send<slamb::detail::encode_mode::statistics_and_codes, no_storage>(
-        gradient_to_parameter{}, quantizer_, model_view(), view(), all_tiles(), statistic_.data(), &not_finite);
+    constexpr auto work = slamb::detail::encode_mode::statistics_and_codes;
+    executor_.launch(slamb::detail::send_signal<work, no_storage, gradient_to_parameter, Quantizer>{
+        {}, quantizer_, model_view(), view(), all_tiles(), statistic_.data(), &not_finite});
     if (not_finite != 0) throw std::runtime_error("a gradient is not finite");
-    executor_.template finish_scales<Quantizer>(scales(), statistic_.data(), counts_.data(), view().sent, nullptr);
+    executor_.launch(slamb::detail::finish_scales<Quantizer>{scales(), statistic_.data(), counts_.data(), view().sent});
   }
 
   void decode() {
-    executor_.template receive<no_storage, no_storage>(gradient_to_parameter{}, quantizer_, model_view(), view(),
-                                                       all_tiles(), nullptr);
+    executor_.launch(slamb::detail::receive_mean<no_storage, no_storage, gradient_to_parameter, Quantizer>{
+        {}, quantizer_, model_view(), view(), all_tiles()});
   }
 
   // Decoded values must be near the gradient. Half a bit per element gives only the sign.
@@ -92,7 +93,7 @@ class coding {
   }
 
  private:
-  using no_storage = executor_type::no_error_storage;
+  using no_storage = slamb::detail::no_storage;
   static_assert(!slamb::detail::shared_scales<Quantizer>::are_known_first,
                 "these benchmarks encode in one pass, so the quantizer must not need the scale of a tensor first");
 
@@ -159,7 +160,8 @@ result time_of_choice(benchmark::State& state, workbench& at, const slamb::top_k
   std::vector<std::uint16_t> bits(tensors.state_elements() / 16);
   const result r = time_of(state, at, sizeof(float) + 1.0 / 8.0, [&] {
     std::uint32_t not_finite = 0;
-    executor.choose(gradient_to_parameter{}, compressor, view, {0, tensors.tiles().size()}, bits.data(), &not_finite);
+    executor.launch(slamb::detail::choose_elements{
+        gradient_to_parameter{}, compressor, view, {0, tensors.tiles().size()}, bits.data(), &not_finite});
     if (not_finite != 0) throw std::runtime_error("a gradient is not finite");
   });
   std::uint64_t chosen = 0, wanted = 0;

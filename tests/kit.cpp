@@ -109,7 +109,7 @@ class dense_heavy_ball final : public heavy_ball_base<Backend, slamb::no_compres
       const auto sum = kit::dense_mean(context_, context_.floats_of(buffer_));
       const dense_heavy_ball_pass pass{{context_.tables(), static_cast<float>(options_.decay)},
                                        1.0F / static_cast<float>(context_.ranks.size())};
-      context_.executor.run(pass, this->state_.over(sum, context_.memory), context_.all_tiles());
+      context_.run(pass, this->state_.over(sum, context_.memory), context_.all_tiles());
     }
     context_.end_step();
   }
@@ -144,7 +144,7 @@ class quantized_heavy_ball final : public heavy_ball_base<Backend, Compressor, E
     context_.enter_phase("quantized");
   }
 
-  slamb::statistics report(bool with_norms) const override {
+  slamb::statistics report(bool with_norms) override {
     slamb::statistics all = base::report(with_norms);
     if (with_norms) all.worker_error = exchange_.worker_error(context_);
     return all;

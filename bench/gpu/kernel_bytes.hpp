@@ -26,13 +26,13 @@ struct bytes_of_kernel {
 };
 
 template <class Pass>
-struct bytes_of_kernel<slamb::detail::cuda::pass_kernel<Pass>> {
+struct bytes_of_kernel<slamb::detail::run_pass<Pass>> {
   static constexpr kernel_bytes value{.is_known = true, .element = slamb::detail::bytes_per_element<Pass>()};
 };
 
 template <class Pass, class Selection>
-struct bytes_of_kernel<slamb::detail::cuda::selected_kernel<Pass, Selection>> {
-  using kernel = slamb::detail::cuda::selected_kernel<Pass, Selection>;
+struct bytes_of_kernel<slamb::detail::run_selected<Pass, Selection>> {
+  using kernel = slamb::detail::run_selected<Pass, Selection>;
   static constexpr double ages = kernel::stores_ages ? 2.0 * sizeof(typename kernel::age_type) : 0.0;
   static constexpr kernel_bytes value{
       .is_known = true,
@@ -41,14 +41,14 @@ struct bytes_of_kernel<slamb::detail::cuda::selected_kernel<Pass, Selection>> {
 };
 
 template <class Pass>
-struct bytes_of_kernel<slamb::detail::cuda::packed_kernel<Pass>> {
+struct bytes_of_kernel<slamb::detail::run_packed<Pass>> {
   static constexpr kernel_bytes value{.is_known = true, .sent = slamb::detail::bytes_per_element<Pass>()};
 };
 
 namespace detail {
 
 template <class Storage>
-inline constexpr double error_bytes = std::is_same_v<Storage, slamb::detail::cuda::no_storage> ? 0.0 : sizeof(Storage);
+inline constexpr double error_bytes = std::is_same_v<Storage, slamb::detail::no_storage> ? 0.0 : sizeof(Storage);
 // Of a quantizer, or of the phases of two.
 template <class Quantizers>
 inline constexpr double bytes_of_signal = slamb::detail::signal_quantizer_t<Quantizers>::bits_per_element / 8.0;
@@ -60,7 +60,7 @@ inline constexpr double encodes = Work == slamb::detail::encode_mode::statistics
 }  // namespace detail
 
 template <slamb::detail::encode_mode Work, class Storage, class Pass, class Quantizer>
-struct bytes_of_kernel<slamb::detail::cuda::send_kernel<Work, Storage, Pass, Quantizer>> {
+struct bytes_of_kernel<slamb::detail::send_signal<Work, Storage, Pass, Quantizer>> {
   static constexpr kernel_bytes value{.is_known = true,
                                       .element = static_cast<double>(sizeof(float)) * Pass::signal_reads::stored +
                                                  detail::error_bytes<Storage> +
@@ -69,7 +69,7 @@ struct bytes_of_kernel<slamb::detail::cuda::send_kernel<Work, Storage, Pass, Qua
 
 // Reads the codes of N ranks for the chunk, which has 1/N of the elements.
 template <slamb::detail::encode_mode Work, class Storage, class Quantizers>
-struct bytes_of_kernel<slamb::detail::cuda::average_kernel<Work, Storage, Quantizers>> {
+struct bytes_of_kernel<slamb::detail::average_signals<Work, Storage, Quantizers>> {
   static constexpr kernel_bytes value{
       .is_known = true,
       .element = detail::bytes_of_signal<Quantizers>,
@@ -77,7 +77,7 @@ struct bytes_of_kernel<slamb::detail::cuda::average_kernel<Work, Storage, Quanti
 };
 
 template <class Storage, class ServerStorage, class Pass, class Quantizers>
-struct bytes_of_kernel<slamb::detail::cuda::receive_kernel<Storage, ServerStorage, Pass, Quantizers>> {
+struct bytes_of_kernel<slamb::detail::receive_mean<Storage, ServerStorage, Pass, Quantizers>> {
   static constexpr bool keeps =
       detail::error_bytes<Storage> > 0.0;  // recomputes the compression error from the sent codes
   using reads =

@@ -10,7 +10,7 @@
 #include <limits>
 #include <vector>
 
-#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/backend/cuda/detail/reals.hpp"
 #include "slamb/backend/host/detail/simd.hpp"
 #include "slamb/backend/host/detail/simd_words.hpp"
 #include "slamb/core/random.hpp"
@@ -20,7 +20,7 @@ namespace core_eight_bits_tests {
 namespace {
 
 using slamb::detail::dynamic_map;
-using slamb::detail::cuda::scalar;
+using one_real = slamb::detail::cuda::reals<1>;
 using slamb::detail::host::f32x16;
 using slamb::detail::host::u32x16;
 constexpr std::uint32_t lanes = slamb::detail::host::lanes;
@@ -43,9 +43,9 @@ std::vector<double> map_of(bool is_signed) {
 template <bool Signed>
 struct map {
   static constexpr bool is_signed = Signed;
-  static float number(std::uint32_t code) { return dynamic_map<Signed>::template number_of<scalar>(code).value; }
+  static float number(std::uint32_t code) { return dynamic_map<Signed>::template number_of<one_real>(code).of[0]; }
   static std::uint32_t code(float x, float per_scale, std::uint32_t draw) {
-    return dynamic_map<Signed>::template code_of<scalar>(x, per_scale, draw);
+    return dynamic_map<Signed>::template code_of<one_real>(x, per_scale, draw).of[0];
   }
 };
 
@@ -130,12 +130,12 @@ TEST_CASE("eight bits: scales reach from the smallest to the largest number, and
     CHECK(std::isfinite(scale));
     CHECK(std::isfinite(inverse));
     CHECK(inverse > 0.0F);
-    const std::uint32_t code = dynamic_map<true>::code_of<scalar>(x, inverse, 0x7FFFU);
+    const std::uint32_t code = dynamic_map<true>::code_of<one_real>(x, inverse, 0x7FFFU).of[0];
     CHECK(code <= 127);
     if (x >= 0x1p-125F) {
       CHECK(code == 127);
       if (x < 3.37e38F)  // beyond, the scale is the largest float
-        CHECK(dynamic_map<true>::number_of<scalar>(code).value * scale == doctest::Approx(x).epsilon(1e-6));
+        CHECK(dynamic_map<true>::number_of<one_real>(code).of[0] * scale == doctest::Approx(x).epsilon(1e-6));
     }
   }
 }

@@ -459,8 +459,7 @@ TEST_CASE("quantized_exchange: random combinations of quantizers, feedbacks, ran
 }
 
 TEST_CASE("quantized_exchange: a view without a buffer has null pointers, not offsets from null") {
-  namespace host = slamb::detail::host;
-  slamb::detail::two_phase_exchange<sign, host::executor, host::no_storage, host::no_storage> codes{sign{}};
+  slamb::detail::two_phase_exchange<sign, slamb::detail::no_storage, slamb::detail::no_storage> codes{sign{}};
   const slamb::detail::wire_tensor tensor{1000, true};
   codes.lay_out({&tensor, 1}, 2, 0);
   REQUIRE(codes.buffer_bytes() > 0);

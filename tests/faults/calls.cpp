@@ -141,9 +141,9 @@ class noting_recipe final : public slamb::detail::recipe {
   void broadcast_parameters(int /*root*/) override { note(broadcast); }
   void compare_ranks() override { note(compare); }
   void with_averaged_parameters(const std::function<void()>& /*evaluate*/) override { note(average); }
-  slamb::statistics report(bool /*with_norms*/) const override { return note(statistics_of), slamb::statistics{}; }
+  slamb::statistics report(bool /*with_norms*/) override { return note(statistics_of), slamb::statistics{}; }
   slamb::memory_report memory() const override { return note(memory_of), slamb::memory_report{}; }
-  void save_state(const slamb::byte_sink& /*to*/, const slamb::save_options& /*options*/) const override { note(save); }
+  void save_state(const slamb::byte_sink& /*to*/, const slamb::save_options& /*options*/) override { note(save); }
   void load_state(const slamb::byte_source& /*from*/, const slamb::restore_options& /*options*/) override {
     note(load);
   }

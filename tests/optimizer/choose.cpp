@@ -265,6 +265,38 @@ TEST_CASE("choose: 0/1 Adam is tried in its local steps, with exchanges as often
   });
 }
 
+TEST_CASE("choose: a trial has all options of the training but the schedules") {
+  const auto changed = [](auto o) {
+    o.beta1 = 0.5;
+    o.beta2 = 0.75;
+    o.epsilon = 0.125;
+    o.weight_decay = 0.25;
+    o.update_bound = 3.0;
+    o.max_gradient_norm = 5.0;
+    o.clip_locally = o.compress_single_rank = true;
+    o.ranks = {.bucket_bytes = 1234, .compare_every = 77};
+    return o;
+  };
+  const auto check = [](const auto& o, const auto& its) {
+    CHECK(its.beta1 == o.beta1);
+    CHECK(its.beta2 == o.beta2);
+    CHECK(its.epsilon == o.epsilon);
+    CHECK(its.weight_decay == o.weight_decay);
+    CHECK(its.update_bound == o.update_bound);
+    CHECK(its.max_gradient_norm == o.max_gradient_norm);
+    CHECK(its.clip_locally == o.clip_locally);
+    CHECK(its.compress_single_rank == o.compress_single_rank);
+    CHECK(its.ranks.compare_every == o.ranks.compare_every);
+    CHECK(its.ranks.bucket_bytes == o.ranks.bucket_bytes);
+  };
+  using one_bit = slamb::one_bit_lamb<>;
+  const auto options = changed(one_bit::options_type{});
+  check(options, slamb::kit::trial_of<one_bit>::options(options, 1.0));
+  using zero_one = slamb::zero_one_adam<>;
+  const auto of_zero_one = changed(zero_one::options_type{});
+  check(of_zero_one, slamb::kit::trial_of<zero_one>::options(of_zero_one, 1.0));
+}
+
 TEST_CASE("choose: the kept optimizer trains with the bits of that optimizer without a trial") {
   constexpr int steps = 12;
   for (const bool compressed : {false, true}) {

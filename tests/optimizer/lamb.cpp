@@ -162,6 +162,37 @@ TEST_CASE(
   }
 }
 
+namespace {
+
+// The parameters after steps by gradients up to the largest that a step accepts.
+template <class Optimizer>
+std::vector<float> after_largest_gradients(typename Optimizer::options_type options) {
+  constexpr float largest = 0x1.fffffep63F;  // its square is a float below the largest
+  replica mine({{40}, {3, 7}}, std::vector<float>(61, 1.0F));
+  Optimizer optimizer(mine.parameters(), options);
+  for (int t = 1; t <= 6; ++t) {
+    std::vector<float> gradient(61);
+    for (std::size_t i = 0; i < gradient.size(); ++i)
+      gradient[i] = t % 3 == 0 ? 1e-3F * static_cast<float>(i) : (i % 2 == 0 ? largest : -0.5F * largest);
+    mine.set_gradient(gradient);
+    optimizer.step(0.01);
+  }
+  CHECK(optimizer.statistics().skipped_steps == 0);
+  return mine.values();
+}
+
+}  // namespace
+
+TEST_CASE("lamb, adamw: every gradient that passes the check gives the bits of a step without a check") {
+  for (const double c : {std::numeric_limits<double>::infinity(), 1.0}) {
+    CAPTURE(c);
+    CHECK(after_largest_gradients<slamb::lamb<>>({.max_gradient_norm = c, .skip_non_finite = true}) ==
+          after_largest_gradients<slamb::lamb<>>({.max_gradient_norm = c, .skip_non_finite = false}));
+    CHECK(after_largest_gradients<slamb::adamw<>>({.max_gradient_norm = c, .skip_non_finite = true}) ==
+          after_largest_gradients<slamb::adamw<>>({.max_gradient_norm = c, .skip_non_finite = false}));
+  }
+}
+
 TEST_CASE("lamb: a step counts with no tensors, or only empty ones") {
   for (const model& tensors : {model{}, model{{0}, {0, 1}}}) {
     slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {

@@ -43,6 +43,27 @@ TEST_CASE("step: allocates nothing") {
   CHECK(allocations_of_steps(bernoulli) == 0);
 }
 
+TEST_CASE("set_gradients: allocates nothing after its first call, and steps read the gradients that were set") {
+  model m;
+  std::vector<float> other(300000, -0.2F);
+  slamb::adamw<> optimizer(m.parameters, {.weight_decay = 0.0}, {}, {.threads = 1});
+  const std::vector<slamb::parameter::gradient_pointer> own{m.gradient.data(), m.gradient.data()},
+      one_other{m.gradient.data(), other.data()}, others{other.data(), other.data() + 250000};
+  optimizer.set_gradients(others);
+  const std::size_t before = test_support::allocations();
+  optimizer.set_gradients(own);
+  optimizer.set_gradients(own);
+  optimizer.set_gradients(one_other);
+  optimizer.step(0.01);
+  CHECK(test_support::allocations() == before);
+  CHECK(m.weight.front() < 0.5F);
+  CHECK(m.weight.back() > 0.5F);
+  optimizer.set_gradient(1, m.gradient.data());
+  for (int t = 0; t < 20; ++t) optimizer.step(0.01);
+  CHECK(test_support::allocations() == before);
+  CHECK(m.weight.back() < 0.5F);
+}
+
 TEST_CASE("step: allocates nothing with several ranks") {
   slamb::run_ranks(3, [](slamb::thread_communicator communicator) {
     model m;

@@ -249,14 +249,14 @@ class heavy_ball_recipe final : public kit::recipe_base<Backend> {
     context_.allocate(kit::consistency_of(recipe_name, options, parameters.size()));
     context_.enter_phase("dense");
   }
-  slamb::statistics report(bool /*with_norms*/) const override { return context_.report(); }
+  slamb::statistics report(bool /*with_norms*/) override { return context_.report(); }
 
  private:
   void begin() override { context_.begin_step(); }
   bool exchange(const kit::gradient_bucket& /*bucket*/) override { return true; }
   void finish() override {
-    context_.executor.run(heavy_ball_pass{context_.tables()}, state_.over(context_.view(), context_.memory),
-                          context_.all_tiles());
+    context_.run(heavy_ball_pass{context_.tables()}, state_.over(context_.view(), context_.memory),
+                 context_.all_tiles());
     context_.end_step();
   }
   kit::state_kind kind() const noexcept override { return kit::kind_of<heavy_ball_recipe>(); }

@@ -173,10 +173,11 @@ std::size_t steps_measured(const typename Optimizer::options_type& options, int 
 struct counted_executor : slamb::detail::host::executor {
   using slamb::detail::host::executor::executor;
 
-  template <class Storage, class... Arguments>
-  void measure(const Arguments&... arguments) const {
+  using slamb::detail::host::executor::launch;
+  template <class Storage, class Pass, class Quantizer, class Precision>
+  void launch(const slamb::detail::measure_error<Storage, Pass, Quantizer, Precision>& kernel) const {
     ++measurements;
-    slamb::detail::host::executor::measure<Storage>(arguments...);
+    slamb::detail::host::executor::launch(kernel);
   }
 
   static inline int measurements = 0;

@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "slamb/backend/cuda/detail/emulator.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
@@ -22,6 +21,7 @@
 #include "slamb/optimizer/detail/sparse_gradient.hpp"
 #include "slamb/optimizer/detail/zero_one_passes.hpp"
 #include "support/generate.hpp"
+#include "support/launchers.hpp"
 
 namespace test_support {
 
@@ -276,15 +276,6 @@ class made_up_tables {
   std::vector<double> rates_;  // [groups]
   std::vector<slamb::factors_of<TrustRatio>> factors_;
 };
-
-/// Calls body(emulator) for grids of several sizes and every order of threads.
-template <class Body>
-void for_every_launch(const Body& body) {
-  using slamb::detail::cuda::thread_order;
-  for (const std::size_t blocks : {std::size_t{1}, std::size_t{2}, std::size_t{5}, std::size_t{1000}})
-    for (const thread_order order : {thread_order::forwards, thread_order::backwards, thread_order::interleaved})
-      body(slamb::detail::cuda::emulator(blocks, order));
-}
 
 /// True if two lists of sums differ only by the order of additions. Poison equals only poison.
 inline bool are_near(std::span<const double> a, std::span<const double> b, double tolerance = 1e-13) {

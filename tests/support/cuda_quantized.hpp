@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/host/detail/executor.hpp"
 #include "slamb/core/bfloat16.hpp"
 #include "slamb/core/parameter.hpp"
 #include "slamb/detail/exchange/two_phase.hpp"
@@ -299,9 +298,7 @@ class quantized_rank : public quantized_memory {
   Quantizer quantizer;
 
  private:
-  slamb::detail::two_phase_exchange<Quantizer, slamb::detail::host::executor, slamb::detail::host::no_storage,
-                                    slamb::detail::host::no_storage>
-      codes_;
+  slamb::detail::two_phase_exchange<Quantizer, slamb::detail::no_storage, slamb::detail::no_storage> codes_;
 };
 
 }  // namespace test_support

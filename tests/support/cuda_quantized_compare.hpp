@@ -40,11 +40,12 @@ inline std::string settle_scales(slamb::segment_scale kind, std::byte* device, c
                                  std::uint64_t floats) {
   const bool is_sum = kind == slamb::segment_scale::l2 || kind == slamb::segment_scale::l1;
   for (std::uint64_t i = slamb::detail::wire_layout::header_bytes / sizeof(float); i < floats; ++i) {
-    const float its = slamb::detail::cuda::load_scale(device, i), expected = slamb::detail::cuda::load_scale(host, i);
+    float& its = reinterpret_cast<float*>(device)[i];
+    const float expected = reinterpret_cast<const float*>(host)[i];
     const bool is_same = std::memcmp(&its, &expected, sizeof(float)) == 0;
     if (!is_same && !(is_sum && std::abs(its - expected) <= 0x1p-23F * std::abs(expected)))
       return std::to_string(i) + ": " + std::to_string(its) + " for " + std::to_string(expected);
-    slamb::detail::cuda::store_scale(device, i, expected);
+    its = expected;
   }
   return "";
 }
@@ -57,12 +58,10 @@ std::vector<std::vector<std::byte>> messages_of_others(quantized_setup setup, co
   std::vector<std::vector<std::byte>> messages;
   const int me = setup.rank;
   for (setup.rank = 0; setup.rank < setup.ranks; ++setup.rank) {
-    typename Case::rank r(setup, quantizer);
-    host_side<Case> side;
-    side.mark_active(r);
-    send_all<Case>(
-        side, r, [] {}, [] {});
-    const auto message = r.message(r.wire.sent, static_cast<std::uint64_t>(says ? setup.rank : me));
+    host_side<Case> side(setup, quantizer);
+    side.mark_active();
+    side.send_all();
+    const auto message = side.r.message(side.r.wire.sent, static_cast<std::uint64_t>(says ? setup.rank : me));
     messages.emplace_back(message.begin(), message.end());
   }
   return messages;
@@ -82,73 +81,62 @@ inline void require_same(const quantized_memory& device, const quantized_memory&
   require_none(device.difference(host));
 }
 
-/// Encodes one message on both sides. Where codes depend on the scale, the scales are compared first.
-template <class Case, class Stage, class Settle>
-void encode_both(typename Case::rank& host, typename Case::rank& device, const Stage& stage, const Settle& settle) {
-  using quantizer = typename Case::quantizer;
-  using slamb::detail::encode_mode;
-  constexpr bool first = slamb::detail::shared_scales<quantizer>::are_known_first;
-  for (quantized_memory* r : {static_cast<quantized_memory*>(&host), static_cast<quantized_memory*>(&device)})
-    r->statistic.assign(r->statistic.size(), -1.0);
-  stage(std::integral_constant < encode_mode, first ? encode_mode::statistics : encode_mode::statistics_and_codes > {});
-  if constexpr (slamb::detail::cuda::scale_traits<quantizer>::is_shared)
-    require_none(far_sum(device.statistic, host.statistic));
-  require_same(device, host);
-  settle();
-  require_same(device, host);
-  if constexpr (first) {
-    stage(std::integral_constant<encode_mode, encode_mode::codes>{});
-    require_same(device, host);
-  }
-}
-
-/// Runs one exchange on both backends, and compares memory after each stage.
+/// Runs one exchange on both backends, and compares memory after each stage. Where codes depend on the scale, the scales are
+/// compared first.
 template <class Case>
 void compare(const quantized_setup& setup, const typename Case::quantizer& quantizer) {
+  using slamb::detail::encode_mode;
   constexpr slamb::segment_scale kind = Case::quantizer::scale;
-  typename Case::rank host(setup, quantizer), device(setup, quantizer);
-  host_side<Case> host_does;
-  device_side<Case> device_does;
-  const std::uint64_t scales = host.wire.codes_at / sizeof(float);
-  require_same(device, host);
-  host_does.mark_active(host), device_does.mark_active(device);
-  require_same(device, host);
-  require(device.counts == host.counts);
+  host_side<Case> host(setup, quantizer);
+  device_side<Case> device(setup, quantizer);
+  const std::uint64_t scales = host.r.wire.codes_at / sizeof(float);
+  const auto both = [&](const auto& stage) {
+    stage(host), stage(device);
+    require_same(device.r, host.r);
+  };
+  // Encodes one message: encode(side, mode), then finish(side) and settle().
+  const auto encode_both = [&](const auto& encode, const auto& finish, const auto& settle) {
+    both([&](auto& side) {
+      side.r.statistic.assign(side.r.statistic.size(), -1.0);
+      encode(side, std::integral_constant<encode_mode, host_side<Case>::first>());
+    });
+    if constexpr (slamb::detail::shared_scales<typename Case::quantizer>::exist)
+      require_none(far_sum(device.r.statistic, host.r.statistic));
+    finish(host), finish(device);
+    settle();
+    require_same(device.r, host.r);
+    if constexpr (host_side<Case>::needs_scale_first)
+      both([&](auto& side) { encode(side, std::integral_constant<encode_mode, encode_mode::codes>()); });
+  };
+  both([](auto& side) { side.mark_active(); });
+  require(device.r.counts == host.r.counts);
 
-  mark(host, host.wire.sent, host.wire.ranks), mark(device, device.wire.sent, device.wire.ranks);
-  encode_both<Case>(
-      host, device,
-      [&]<slamb::detail::encode_mode Work>(std::integral_constant<slamb::detail::encode_mode, Work>) {
-        require(host_does.template send<Work>(host));
-        require(device_does.template send<Work>(device));
-      },
-      [&] {
-        host_does.finish_sent(host), device_does.finish_sent(device);
-        for (std::uint64_t i = 0; i < host.wire.ranks; ++i)
-          require_none(settle_scales(kind, device.message(device.wire.sent, i).data(),
-                                     host.message(host.wire.sent, i).data(), scales));
-      });
+  both([](auto& side) { side.start_sent(); });
+  encode_both([](auto& side, auto mode) { require(side.template send<mode()>()); },
+              [](auto& side) { side.finish_sent(); },
+              [&] {
+                for (std::uint64_t i = 0; i < host.r.wire.ranks; ++i)
+                  require_none(settle_scales(kind, device.r.message(device.r.wire.sent, i).data(),
+                                             host.r.message(host.r.wire.sent, i).data(), scales));
+              });
 
   const auto received = messages_of_others<Case>(setup, quantizer, false);
-  arrive(host, received), arrive(device, received);
-  mark(host, host.wire.averaged, 1), mark(device, device.wire.averaged, 1);
-  encode_both<Case>(
-      host, device,
-      [&]<slamb::detail::encode_mode Work>(std::integral_constant<slamb::detail::encode_mode, Work>) {
-        host_does.template average<Work>(host);
-        device_does.template average<Work>(device);
-      },
-      [&] {
-        host_does.finish_averaged(host), device_does.finish_averaged(device);
-        require_none(settle_scales(kind, device.wire.averaged, host.wire.averaged, scales));
-      });
+  both([&](auto& side) {
+    arrive(side.r, received);
+    side.start_averaged();
+  });
+  encode_both([](auto& side, auto mode) { side.template average<mode()>(); },
+              [](auto& side) { side.finish_averaged(); },
+              [&] { require_none(settle_scales(kind, device.r.wire.averaged, host.r.wire.averaged, scales)); });
 
   const auto said = messages_of_others<Case>(setup, quantizer, true);
-  arrive(host, said), arrive(device, said);
-  say(host, setup.rank), say(device, setup.rank);
-  require_none(far_sum(device_does.measure(device), host_does.measure(host)));
-  require_none(far_sum(device_does.receive(device), host_does.receive(host)));
-  require_same(device, host);
+  both([&](auto& side) {
+    arrive(side.r, said);
+    say(side.r, setup.rank);
+  });
+  require_none(far_sum(device.measure(), host.measure()));
+  require_none(far_sum(device.receive(), host.receive()));
+  require_same(device.r, host.r);
 }
 
 /// Tensors of all lengths around groups and pieces, of which rank 0 or the last rank has some.

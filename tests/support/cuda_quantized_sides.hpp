@@ -3,25 +3,18 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <span>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/cuda/detail/active_kernel.hpp"
-#include "slamb/backend/cuda/detail/decoded_kernels.hpp"
 #include "slamb/backend/cuda/detail/emulator.hpp"
-#include "slamb/backend/cuda/detail/scale_kernels.hpp"
-#include "slamb/backend/host/detail/executor.hpp"
+#include "slamb/detail/kernel/active.hpp"
+#include "slamb/detail/kernel/scales.hpp"
+#include "slamb/detail/kernel/two_phase.hpp"
 #include "slamb/detail/pass/messages.hpp"
 #include "support/cuda_quantized.hpp"
+#include "support/launchers.hpp"
 
 namespace test_support {
-
-template <class Storage>
-using host_storage = std::conditional_t<std::is_same_v<Storage, slamb::detail::cuda::no_storage>,
-                                        slamb::detail::host::no_storage, Storage>;
 
 /// The types of one exchange.
 template <class QuantizerType, class PassType, class WorkerStorage, class ServerStorage>
@@ -33,168 +26,116 @@ struct quantized_case {
   using rank = quantized_rank<quantizer, worker, server>;
 };
 
-/// Initializes messages, unless the step is skipped.
-inline void mark(const quantized_memory& r, std::byte* messages, std::uint64_t count) {
-  if (r.view.skip == nullptr || *r.view.skip == 0)
-    slamb::detail::start_messages{nullptr, messages, r.wire.message_bytes, count}();
-}
-
-/// Counts the active elements, on both sides.
-inline void mark_counted_on_host(quantized_memory& r, bool zero_aware) {
-  const std::vector<slamb::detail::row_mask> rows = r.row_masks();
-  slamb::detail::host::executor(1, 1).mark_active(r.view, r.wire, r.all_tiles(), rows.data(),
-                                                  zero_aware ? r.view.variance : nullptr,
-                                                  r.has_masks() ? r.active : nullptr, r.counts.data());
-}
-inline void mark_counted_by_kernel(quantized_memory& r, bool zero_aware, const slamb::detail::cuda::emulator& on) {
-  const std::vector<slamb::detail::row_mask> rows = r.row_masks();
-  const slamb::detail::cuda::mark_active_kernel<> kernel{.view = r.view,
-                                                         .wire = r.wire,
-                                                         .tiles = r.all_tiles(),
-                                                         .rows = rows.data(),
-                                                         .variance = zero_aware ? r.view.variance : nullptr,
-                                                         .active = r.has_masks() ? r.active : nullptr,
-                                                         .counts = r.counts.data()};
-  on.launch(kernel, kernel.work());
-}
-
-/// The stages by the host's executor.
-template <class Case>
-class host_side {
-  using rank = typename Case::rank;
-  using quantizer = typename Case::quantizer;
-  using pass = typename Case::pass;
-
- public:
-  void mark_active(rank& r) const { mark_counted_on_host(r, is_zero_aware(r)); }
-  template <slamb::detail::encode_mode Work>
-  bool send(rank& r) const {
-    std::uint32_t not_finite = 0;
-    executor_.send<Work, host_storage<typename Case::worker>>(pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(),
-                                                              r.statistic.data(), &not_finite);
-    return not_finite == 0;
-  }
-  template <slamb::detail::encode_mode Work>
-  void average(rank& r) const {
-    executor_.average<Work, host_storage<typename Case::server>>(r.quantizer, r.view, r.wire, r.own,
-                                                                 r.statistic.data());
-  }
-  void finish_sent(rank& r) const { finish(r, r.sent_scales(), r.wire.sent); }
-  void finish_averaged(rank& r) const { finish(r, r.averaged_scales(), r.wire.averaged); }
-  std::vector<double> receive(rank& r) const {
-    std::vector<double> sums(r.tiles() * slamb::detail::results_of<typename pass::type>() + 1, -1.0);
-    executor_.receive<host_storage<typename Case::worker>, host_storage<typename Case::server>>(
-        pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(), sums.data());
-    return sums;
-  }
-  std::vector<double> measure(rank& r) const {
-    std::vector<double> squares(r.tiles() * 2 + 1, -1.0);
-    executor_.measure<host_storage<typename Case::worker>>(pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(),
-                                                           squares.data());
-    return squares;
-  }
-
-  static bool is_zero_aware(const rank& r) {
-    if constexpr (requires { r.quantizer.zero_aware; })
-      return r.quantizer.zero_aware;
-    else
-      return false;
-  }
-
- private:
-  void finish(rank& r, const slamb::detail::host_scale_table& lists, std::byte* messages) const {
-    executor_.finish_scales<quantizer>(
-        {lists.groups.data(), lists.tiles.data(), lists.places.data(), lists.groups.size()}, r.statistic.data(),
-        r.counts.data(), messages, r.view.skip);
-  }
-
-  slamb::detail::host::executor executor_{1, 1};
-};
-
-/// The stages by emulated kernels.
-template <class Case>
-class device_side {
-  using rank = typename Case::rank;
+/// One rank's memory, and the stages of its exchange by the kernels that a launcher runs.
+template <class Case, class Launcher>
+class exchange_side {
   using quantizer = typename Case::quantizer;
   using pass = typename Case::pass;
   using pass_type = typename pass::type;
+  using encode_mode = slamb::detail::encode_mode;
 
  public:
-  explicit device_side(slamb::detail::cuda::emulator on = slamb::detail::cuda::emulator()) : on_(on) {}
+  /// How a message is encoded at first, and whether its codes follow when its scales are known.
+  static constexpr bool needs_scale_first = slamb::detail::shared_scales<quantizer>::are_known_first;
+  static constexpr encode_mode first = needs_scale_first ? encode_mode::statistics : encode_mode::statistics_and_codes;
 
-  std::uint32_t not_finite = 0;
+  exchange_side(const quantized_setup& setup, const quantizer& its, Launcher on) : r(setup, its), on_(std::move(on)) {}
 
-  void mark_active(rank& r) const { mark_counted_by_kernel(r, host_side<Case>::is_zero_aware(r), on_); }
-  template <slamb::detail::encode_mode Work>
-  bool send(rank& r) {
-    not_finite = 0;
-    launch(slamb::detail::cuda::send_kernel<Work, typename Case::worker, pass_type, quantizer>{
+  void mark_active() {
+    const std::vector<slamb::detail::row_mask> rows = r.row_masks();
+    bool is_zero_aware = false;
+    if constexpr (requires { r.quantizer.zero_aware; }) is_zero_aware = r.quantizer.zero_aware;
+    on_.launch(slamb::detail::mark_active<>{.view = r.view,
+                                            .wire = r.wire,
+                                            .tiles = r.all_tiles(),
+                                            .rows = rows.data(),
+                                            .variance = is_zero_aware ? r.view.variance : nullptr,
+                                            .active = r.has_masks() ? r.active : nullptr,
+                                            .counts = r.counts.data()});
+  }
+  void start_sent() { start(r.wire.sent, r.wire.ranks); }
+  void start_averaged() { start(r.wire.averaged, 1); }
+  /// True if all values are finite.
+  template <encode_mode Work>
+  bool send() {
+    std::uint32_t not_finite = 0;
+    on_.launch(slamb::detail::send_signal<Work, typename Case::worker, pass_type, quantizer>{
         pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(), r.statistic.data(), &not_finite});
     return not_finite == 0;
   }
-  template <slamb::detail::encode_mode Work>
-  void average(rank& r) const {
-    launch(slamb::detail::cuda::average_kernel<Work, typename Case::server, quantizer>{
-        r.quantizer, r.view, r.wire, r.own.data(), r.own.size(), r.statistic.data()});
+  template <encode_mode Work>
+  void average(const slamb::detail::read_overflow_flags& read_flags = {}) {
+    on_.launch(slamb::detail::average_signals<Work, typename Case::server, quantizer>{
+        r.quantizer, r.view, r.wire, r.own.data(), r.own.size(), r.statistic.data(), read_flags});
   }
-  void finish_sent(rank& r) const { finish(r, r.sent_scales(), r.wire.sent); }
-  void finish_averaged(rank& r) const { finish(r, r.averaged_scales(), r.wire.averaged); }
-  std::vector<double> receive(rank& r) const {
+  void finish_sent() { finish(r.sent_scales(), r.wire.sent); }
+  void finish_averaged() { finish(r.averaged_scales(), r.wire.averaged); }
+  std::vector<double> receive() {
     std::vector<double> sums(r.tiles() * slamb::detail::results_of<pass_type>() + 1, -1.0);
-    launch(slamb::detail::cuda::receive_kernel<typename Case::worker, typename Case::server, pass_type, quantizer>{
+    on_.launch(slamb::detail::receive_mean<typename Case::worker, typename Case::server, pass_type, quantizer>{
         pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(), sums.data()});
     return sums;
   }
-  std::vector<double> measure(rank& r) const {
+  std::vector<double> measure() {
     std::vector<double> squares(r.tiles() * 2 + 1, -1.0);
-    launch(slamb::detail::cuda::measure_kernel<typename Case::worker, pass_type, quantizer>{
+    on_.launch(slamb::detail::measure_error<typename Case::worker, pass_type, quantizer>{
         pass::of(r), r.quantizer, r.view, r.wire, r.all_tiles(), squares.data()});
     return squares;
   }
+  template <class... Functions>
+  void invoke(const Functions&... functions) {
+    on_.invoke(functions...);
+  }
+
+  /// Encodes the signal. Calls after_sums() when the statistic is computed.
+  template <class AfterSums = slamb::detail::nothing_to_do>
+  bool send_all(const AfterSums& after_sums = {}) {
+    start_sent();
+    const bool finite = send<first>();
+    after_sums();
+    finish_sent();
+    if constexpr (needs_scale_first) send<encode_mode::codes>();
+    return finite;
+  }
+  /// Averages and encodes the mean, with the same call.
+  template <class AfterSums = slamb::detail::nothing_to_do>
+  void average_all(const AfterSums& after_sums = {}) {
+    start_averaged();
+    average<first>();
+    after_sums();
+    finish_averaged();
+    if constexpr (needs_scale_first) average<encode_mode::codes>();
+  }
+
+  typename Case::rank r;
 
  private:
-  template <class Kernel>
-  void launch(const Kernel& kernel) const {
-    on_.launch(kernel, kernel.work());
+  // Initializes messages, unless the step is skipped.
+  void start(std::byte* messages, std::uint64_t count) {
+    if (!slamb::detail::is_skipped(r.view.skip))
+      slamb::detail::start_messages{nullptr, messages, r.wire.message_bytes, count}();
   }
-  void finish(rank& r, const slamb::detail::host_scale_table& lists, std::byte* messages) const {
-    if constexpr (slamb::detail::cuda::scale_traits<quantizer>::is_shared)
-      launch(slamb::detail::cuda::scale_kernel<quantizer>{
-          {lists.groups.data(), lists.tiles.data(), lists.places.data(), lists.groups.size()},
-          r.statistic.data(),
-          r.counts.data(),
-          messages,
-          r.view.skip});
+  void finish(const slamb::detail::host_scale_table& lists, std::byte* messages) {
+    on_.launch(slamb::detail::finish_scales<quantizer>{
+        {lists.groups.data(), lists.tiles.data(), lists.places.data(), lists.groups.size()},
+        r.statistic.data(),
+        r.counts.data(),
+        messages,
+        r.view.skip});
   }
 
-  slamb::detail::cuda::emulator on_;
+  Launcher on_;
 };
 
-/// Encodes the signal. Calls after_sums() when the statistic is computed, and after_scales() when the scales are.
-template <class Case, class Side, class Sums, class Scales>
-bool send_all(Side& side, typename Case::rank& r, const Sums& after_sums, const Scales& after_scales) {
-  constexpr bool first = slamb::detail::shared_scales<typename Case::quantizer>::are_known_first;
-  mark(r, r.wire.sent, r.wire.ranks);
-  const bool finite = side.template send < first ? slamb::detail::encode_mode::statistics
-                                                 : slamb::detail::encode_mode::statistics_and_codes > (r);
-  after_sums();
-  side.finish_sent(r);
-  after_scales();
-  if constexpr (first) side.template send<slamb::detail::encode_mode::codes>(r);
-  return finite;
-}
-
-/// Averages and encodes the mean, with the same two calls.
-template <class Case, class Side, class Sums, class Scales>
-void average_all(Side& side, typename Case::rank& r, const Sums& after_sums, const Scales& after_scales) {
-  constexpr bool first = slamb::detail::shared_scales<typename Case::quantizer>::are_known_first;
-  mark(r, r.wire.averaged, 1);
-  side.template average<first ? slamb::detail::encode_mode::statistics
-                              : slamb::detail::encode_mode::statistics_and_codes>(r);
-  after_sums();
-  side.finish_averaged(r);
-  after_scales();
-  if constexpr (first) side.template average<slamb::detail::encode_mode::codes>(r);
-}
+template <class Case>
+struct host_side : exchange_side<Case, slamb::detail::host::executor> {
+  host_side(const quantized_setup& setup, const typename Case::quantizer& quantizer)
+      : host_side::exchange_side(setup, quantizer, host_launcher()) {}
+};
+template <class Case>
+struct device_side : exchange_side<Case, emulated> {
+  device_side(const quantized_setup& setup, const typename Case::quantizer& quantizer, emulated on = emulated_on())
+      : device_side::exchange_side(setup, quantizer, std::move(on)) {}
+};
 
 }  // namespace test_support

@@ -196,7 +196,7 @@ class exchange_of final : public any_exchange {
   void clear_errors(context_type& base) const override { exchange_.clear_errors(base); }
   void send(context_type& base, std::span<std::byte> buffer) override {
     exchange_.measure_next();
-    base.executor.invoke(slamb::detail::begin_step{base.record(), 1.0}, exchange_.message_initializer(base, buffer));
+    base.invoke(slamb::detail::begin_step{base.record(), 1.0}, exchange_.message_initializer(base, buffer));
     exchange_.send(keep_the_mean{}, base, base.view(), buffer);
   }
   void receive(context_type& base, std::span<std::byte> buffer, slamb::detail::tile_range part) const override {

@@ -98,7 +98,7 @@ class collectives_of final : public collectives {
   }
 
   const std::type_info& type() const noexcept override { return typeid(C); }
-  const void* held() const noexcept override { return &held_; }
+  void* held() noexcept override { return &held_; }
 
  private:
   static constexpr bool can(collective kind) noexcept {
@@ -201,19 +201,25 @@ class any_communicator {
   /// @throws std::bad_cast if its type is not C
   template <class C>
   C& get() {
-    if constexpr (std::same_as<C, any_communicator>) {
+    if constexpr (std::same_as<C, any_communicator>)
       return *this;
-    } else {
-      if (held().type() != typeid(C)) throw std::bad_cast();
-      return *static_cast<C*>(const_cast<void*>(held().held()));
-    }
+    else
+      return held_as<C>();
   }
   template <class C>
   const C& get() const {
-    return const_cast<any_communicator*>(this)->template get<C>();
+    if constexpr (std::same_as<C, any_communicator>)
+      return *this;
+    else
+      return held_as<C>();
   }
 
  private:
+  template <class C>
+  C& held_as() const {
+    if (held().type() != typeid(C)) throw std::bad_cast();
+    return *static_cast<C*>(held().held());
+  }
   detail::collectives& held() const {
     if (held_ == nullptr)
       throw std::logic_error(

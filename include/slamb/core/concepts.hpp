@@ -114,7 +114,7 @@ bool says_it_has(const C& c, Kind kind) {
 
 /// Runs the passes of a recipe. It holds options, and makes an executor for a number of elements. `cache_bytes` limits the
 /// batches of tensors that a step processes at once. It also has `memory`, an allocator, or make_allocator(), which returns one.
-/// The executor must model detail::backend_executor.
+/// The executor must model detail::backend_launcher.
 template <class B>
 concept backend = detail::copyable<B> && requires(const B& b, std::uint64_t elements) {
   typename B::stream_type;

@@ -37,6 +37,13 @@
 #define SLAMB_NO_EXEC_CHECK  // before templates that call a function from their caller, which on a device can run there
 #endif
 
+// Before a loop of a kernel whose iterations are few. nvcc would unroll it if its body has no branch, and then needs more registers.
+#if defined(__CUDA_ARCH__)
+#define SLAMB_NO_UNROLL _Pragma("unroll 1")
+#else
+#define SLAMB_NO_UNROLL
+#endif
+
 // The functions of the host backend's vector types must be inlined, because a call would pass 64-byte vectors through memory. A
 // tile's loop must inline everything that it calls. With a sanitizer this would only cost compile time.
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -61,6 +68,14 @@
 #define SLAMB_ROUND(x) __asm__("" : "+w"(x))
 #else
 #define SLAMB_ROUND(x) __asm__("" : "+m"(x))
+#endif
+
+// Behind the parameters of a lambda: it is inlined on the host.
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
+    !defined(__CUDACC__)
+#define SLAMB_INLINED __attribute__((always_inline))
+#else
+#define SLAMB_INLINED
 #endif
 
 // Functions of one element, which run in the innermost loop of every backend.

@@ -102,5 +102,14 @@ SLAMB_ELEMENT std::uint32_t count_of(std::uint32_t bits) {
 #endif
 }
 
+/// The number of zeros below the lowest bit that is 1; there is one.
+SLAMB_ELEMENT unsigned trailing_zeros_of(std::uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<unsigned>(__ffs(static_cast<int>(bits)) - 1);
+#else
+  return static_cast<unsigned>(__builtin_ctz(bits));
+#endif
+}
+
 }  // namespace detail
 }  // namespace slamb

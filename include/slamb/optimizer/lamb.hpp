@@ -77,7 +77,7 @@ class lamb_recipe final : public recipe_with_state<Backend, lamb_options<Compres
     context_.enter_phase("dense");
   }
 
-  statistics report(bool with_norms) const override {
+  statistics report(bool with_norms) override {
     statistics all = context_.report();
     if (with_norms) all.norm = norms_of(context_, any_view_of(view()));
     exchange_.report(context_, with_norms, all);
@@ -102,9 +102,9 @@ class lamb_recipe final : public recipe_with_state<Backend, lamb_options<Compres
   void finish() override {
     if (!context_.is_skipped_on_host()) {
       const auto g = exchange_.receive(context_);
-      const adam_update<TrustRatio> update{context_.tables(factors_), options_.trust_ratio};
+      const adam_update<TrustRatio, unbounded_variance> update{context_.tables(factors_), options_.trust_ratio};
       take_adam_step(context_, state_.over(g, context_.memory), update, batches_,
-                     context_.trust_ratios_from_sums(options_.trust_ratio, factors_));
+                     context_.trust_ratios_from_sums(options_.trust_ratio, factors_), options_.skip_non_finite);
     }
     context_.end_step();
   }

@@ -125,7 +125,7 @@ class one_bit_recipe final
     context_.enter_phase("warm-up");
   }
 
-  statistics report(bool with_norms) const override {
+  statistics report(bool with_norms) override {
     statistics all = context_.report();
     if (with_norms) {
       all.norm = norms_of(context_, any_view_of(view()));

@@ -96,9 +96,9 @@ class recipe : public bound_to_process {
   virtual void compare_ranks() = 0;
   virtual void with_averaged_parameters(const std::function<void()>& evaluate) = 0;
   virtual void measure_next_step() {}
-  virtual statistics report(bool with_norms) const = 0;
+  virtual statistics report(bool with_norms) = 0;  // not const: a recipe may find the outcome of its last step first
   virtual memory_report memory() const = 0;
-  virtual void save_state(const byte_sink& to, const save_options& options) const = 0;
+  virtual void save_state(const byte_sink& to, const save_options& options) = 0;
   virtual void load_state(const byte_source& from, const restore_options& options) = 0;
   virtual void set_gradient_scaling(const gradient_scaling& scaling) = 0;
   virtual tensor_moments moments(std::size_t tensor) const = 0;

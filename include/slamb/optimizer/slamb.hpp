@@ -146,7 +146,7 @@ class slamb_recipe final
            context_.holds_at_next_step([&](std::uint64_t t) { return t > 1 && !after_averaging(t); }, "");
   }
 
-  statistics report(bool with_norms) const override {
+  statistics report(bool with_norms) override {
     statistics all = context_.report();
     if (with_norms) {
       all.norm = norms_of(context_, any_view_of(view()));

@@ -34,6 +34,7 @@
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
 #include "slamb/optimizer/detail/zero_one_passes.hpp"
+#include "slamb/optimizer/detail/zero_one_phase.hpp"
 #include "slamb/optimizer/rank_options.hpp"
 #include "slamb/schedule/intervals.hpp"
 
@@ -106,7 +107,8 @@ class zero_one_adam_recipe final
         exchange_(options.compressor, options.compress_single_rank, late_type::can_be_announced(options)),
         dense_(options.dense_compressor, {true, options.max_gradient_norm, options.compress_single_rank}),
         late_outcome_(context_.stream()),
-        steps_(parameters.size()) {
+        steps_(parameters.size()),
+        phase_(options.variance_schedule, options.local_schedule) {
     exchange_.plan(context_);
     dense_.plan_beside(exchange_.wire(), context_);
     context_.plan_sums(2);
@@ -132,7 +134,7 @@ class zero_one_adam_recipe final
   void begin_step(const device_learning_rates& /*rates*/) override { reject_rates("begin_step()"); }
 
   bool replicas_may_differ() const noexcept override { return true; }
-  bool has_anchor() const noexcept override { return is_local_ && exchange_.is_active(context_); }
+  bool has_anchor() const noexcept override { return phase_.is_local() && exchange_.is_active(context_); }
   void average() override {
     if (replicas_differ()) average_parameters(context_, context_.floats_of(buffer_));
   }
@@ -141,8 +143,8 @@ class zero_one_adam_recipe final
     return steps_.differ();
   }
 
-  statistics report(bool with_norms) const override {
-    const_cast<zero_one_adam_recipe*>(this)->resolve_last_step();  // finds the outcome of the last step
+  statistics report(bool with_norms) override {
+    resolve_last_step();
     statistics all = context_.report();
     if (with_norms) {
       all.norm = norms_of(context_, any_view_of(view()));
@@ -157,6 +159,7 @@ class zero_one_adam_recipe final
 
  private:
   using passes = zero_one_passes;
+  using payload = zero_one_payload;
   using factors_type = factors_of<unit_trust_ratio>;
   using late_type = late_elements<optimizer_context<Backend>>;
   using executor_type = typename Backend::executor_type;
@@ -177,43 +180,32 @@ class zero_one_adam_recipe final
     return all;
   }
 
-  // The payload of a step.
-  enum class kind_of_step : std::uint8_t {
-    dense_gradient,      // phase A, at a refresh of the variance
-    quantized_gradient,  // phase A, else
-    quantized_update,    // phase B: the local update
-    nothing              // phase B: a local step
-  };
-
-  kind_of_step kind_at(std::uint64_t tau) const {
-    if (!is_local_)
-      return options_.variance_schedule.refreshes(variance_state_, tau) ? kind_of_step::dense_gradient
-                                                                        : kind_of_step::quantized_gradient;
-    return exchange_.is_active(context_) && options_.local_schedule.exchanges(local_state_, tau)
-               ? kind_of_step::quantized_update
-               : kind_of_step::nothing;
+  // A single rank exchanges no updates, unless it is to encode them.
+  payload payload_at(std::uint64_t tau) const {
+    if (phase_.is_local() && !exchange_.is_active(context_)) return payload::nothing;
+    return phase_.payload_at(tau);
   }
 
   // A step: docs/algorithms/zero_one_adam.md.
   void begin() override {
     resolve_last_step();
     tau_ = context_.next_step_number(needs_its_number) + 1;  // (1)
-    kind_ = kind_at(tau_);
-    if (late_found_at_ == 0 && kind_ != kind_of_step::dense_gradient) find_late_elements();
+    payload_ = payload_at(tau_);
+    if (late_found_at_ == 0 && payload_ != payload::dense_gradient) find_late_elements();
     tell_anchor();
-    if (kind_ == kind_of_step::quantized_update) context_.agreement.compare_anchor(context_);
-    const double scale = kind_ == kind_of_step::dense_gradient ? dense_.scale(context_) : 1.0;
-    context_.template begin_step<unit_trust_ratio>(options_, scale, variance(kind_ == kind_of_step::dense_gradient),
+    if (payload_ == payload::quantized_update) context_.agreement.compare_anchor(context_);
+    const double scale = payload_ == payload::dense_gradient ? dense_.scale(context_) : 1.0;
+    context_.template begin_step<unit_trust_ratio>(options_, scale, variance(payload_ == payload::dense_gradient),
                                                    exchange_.message_initializer(context_, buffer()));
   }
 
   bool exchange(const gradient_bucket& bucket) override {
-    if (kind_ == kind_of_step::dense_gradient) return dense_.exchange(bucket, context_);  // (2)
+    if (payload_ == payload::dense_gradient) return dense_.exchange(bucket, context_);  // (2)
     if (!bucket.is_last) return false;
     clip_.clip(context_);
-    if (kind_ == kind_of_step::quantized_gradient) {  // (4)
+    if (payload_ == payload::quantized_gradient) {  // (4)
       exchange_.send(passes::receive{frozen_update()}, context_, view(), buffer());
-    } else if (kind_ == kind_of_step::quantized_update) {  // (9), (10), (12), (13)
+    } else if (payload_ == payload::quantized_update) {  // (9), (10), (12), (13)
       steps_.upload_rate_sums(context_);
       exchange_.set_participants(steps_.upload_participants(context_));
       exchange_.send(local_signal(), context_, view(), buffer());
@@ -224,15 +216,15 @@ class zero_one_adam_recipe final
   }
 
   void finish() override {
-    if (kind_ == kind_of_step::nothing && exchange_.is_active(context_)) return finish_locally();
+    if (payload_ == payload::nothing && exchange_.is_active(context_)) return finish_locally();
     if (!context_.is_skipped_on_host()) {
-      if (kind_ == kind_of_step::dense_gradient) {  // (3), (5), (6)
+      if (payload_ == payload::dense_gradient) {  // (3), (5), (6)
         take_adam_step(context_, state_.over(dense_.receive(context_), context_.memory), update(), batches_,
                        context_.trust_ratios_from_sums(unit_trust_ratio{}, factors_));
         exchange_.find_active(context_, view().variance);
-      } else if (kind_ == kind_of_step::quantized_gradient) {  // (5), (6)
+      } else if (payload_ == payload::quantized_gradient) {  // (5), (6)
         exchange_.receive(passes::receive{frozen_update()}, context_, view(), buffer(), context_.all_tiles());
-      } else if (kind_ == kind_of_step::quantized_update) {  // (9), (10), (14) … (16)
+      } else if (payload_ == payload::quantized_update) {  // (9), (10), (14) … (16)
         exchange_.receive(local_signal(), context_, view(), buffer(), context_.all_tiles());
       } else {  // one rank: (9), (6)
         context_.run(passes::single{frozen_update()}, view(), context_.all_tiles());
@@ -244,9 +236,9 @@ class zero_one_adam_recipe final
 
   // Refreshes give v themselves. After an exchange of updates a tensor's momentum is common unless its Γ is 0.
   void continue_late_elements() {
-    if (kind_ == kind_of_step::quantized_update)
+    if (payload_ == payload::quantized_update)
       late_.continue_variances(context_, view(), exchange_, steps_.inverse_rate_sums(context_));
-    else if (kind_ != kind_of_step::dense_gradient)
+    else if (payload_ != payload::dense_gradient)
       late_.continue_variances(context_, view(), exchange_);
   }
 
@@ -255,24 +247,16 @@ class zero_one_adam_recipe final
     late_.found({});
     if (!lets_elements_begin(options_)) return;
     late_.find(context_, view());
-    late_found_at_ = refreshes();
+    late_found_at_ = phase_.refreshes();
   }
   // Elements get variances by refreshes. A search reads v, so there is one whenever refreshes have doubled, while any are late.
   bool must_find_late_again() const {
-    return kind_ == kind_of_step::dense_gradient && (late_found_at_ == 0 || late_.exist()) &&
-           refreshes(true) >= 2 * late_found_at_ && lets_elements_begin(options_);
-  }
-
-  // The gradients of which v is made, with that of this step if it refreshes v.
-  std::uint64_t refreshes(bool in_this_step = false) const {
-    std::uint64_t before = 0;  // a schedule that does not tell may have refreshed v once
-    if constexpr (requires { options_.variance_schedule.refreshed(variance_state_); })
-      before = options_.variance_schedule.refreshed(variance_state_);
-    return std::max<std::uint64_t>(before + (in_this_step ? 1 : 0), 1);
+    return payload_ == payload::dense_gradient && (late_found_at_ == 0 || late_.exist()) &&
+           phase_.refreshes(true) >= 2 * late_found_at_ && lets_elements_begin(options_);
   }
 
   variance_properties variance(bool is_refreshed_in_this_step = false) const {
-    return {refreshes(is_refreshed_in_this_step), late_.exist()};
+    return {phase_.refreshes(is_refreshed_in_this_step), late_.exist()};
   }
 
   void check_own_gradient() {
@@ -287,14 +271,14 @@ class zero_one_adam_recipe final
     context_.invoke(drop_local_gradient{context_.record(), context_.scaling.found_inf});
     context_.end_taken_step();
     steps_.count(context_);
-    options_.local_schedule.advance(local_state_);
+    phase_.advance(tau_);
   }
 
   passes::receive_update local_signal() const { return {{frozen_update()}, steps_.inverse_rate_sums(context_)}; }
 
   // Ends a step that may be skipped. On a device its outcome is read later, when it is needed.
   void end_step() {
-    if (!is_local_ && options_.variance_schedule.ends_after(tau_)) start_from_anchor();
+    if (phase_.ends_after(tau_)) start_from_anchor();
     context_.end_step();
     step_pending_ = true;
     readback_pending_ = is_searched_ = false;
@@ -319,7 +303,7 @@ class zero_one_adam_recipe final
       if (is_searched_) late_.found(outcome.late);
     }
     if (context_.next_step_number(needs_its_number) == tau_) advance_schedules();
-    if (std::exchange(is_searched_, false)) late_found_at_ = refreshes();
+    if (std::exchange(is_searched_, false)) late_found_at_ = phase_.refreshes();
     step_pending_ = false;
   }
 
@@ -331,17 +315,12 @@ class zero_one_adam_recipe final
 
   // Continues after a step that was taken. Actions that can fail come first, and can be repeated.
   void advance_schedules() {
-    if (is_local_) {
-      steps_.forget();
-      return options_.local_schedule.advance(local_state_);
-    }
-    const bool is_last = options_.variance_schedule.ends_after(tau_);
-    if (is_last) {
+    if (phase_.is_local()) steps_.forget();
+    if (phase_.ends_after(tau_)) {
       if (exchange_.is_active(context_)) exchange_.clear_errors(context_);
       context_.enter_phase("local steps");
     }
-    options_.variance_schedule.advance(variance_state_, tau_);
-    is_local_ = is_last;
+    phase_.advance(tau_);
   }
 
   // a, b_i: docs/algorithms/zero_one_adam.md (8). In a skipped step it does nothing.
@@ -362,7 +341,7 @@ class zero_one_adam_recipe final
   void on_broadcast() override {
     resolve_last_step();
     tell_anchor();
-    if (!is_local_) return;
+    if (!phase_.is_local()) return;
     start_from_anchor();
     steps_.forget();
   }
@@ -374,34 +353,24 @@ class zero_one_adam_recipe final
     exchange_.visit_state(context_, part);
     local_.visit(part, context_.memory, state_part::errors);
     steps_.visit_tensors(part);
-    visit_schedule(part, "variance schedule", options_.variance_schedule, variance_state_, state_part::common);
-    visit_schedule(part, "local schedule", options_.local_schedule, local_state_, state_part::common);
-    visit_flag(part, "phase", is_local_, state_part::common);
+    phase_.visit_state(part);
     steps_.visit_difference(part);
   }
   // The schedules as after these steps. If they end the first phase, local steps begin in on_state_loaded().
   void begin_after(std::uint64_t taken) override {
     resolve_last_step();
-    if (is_local_) return;
-    variance_state_ = {};
-    for (std::uint64_t tau = 2; tau <= taken + 1; ++tau) {
-      if (is_local_) {
-        options_.local_schedule.advance(local_state_);
-      } else {
-        options_.variance_schedule.advance(variance_state_, tau);
-        is_local_ = options_.variance_schedule.ends_after(tau);
-      }
-    }
-    if (is_local_ && exchange_.is_active(context_)) exchange_.clear_errors(context_);
-    begins_locally_ = is_local_;
+    if (phase_.is_local()) return;
+    phase_.restart_after(taken);
+    begins_locally_ = phase_.is_local();
+    if (begins_locally_ && exchange_.is_active(context_)) exchange_.clear_errors(context_);
   }
   void on_state_loaded(const restore_options& options) override {
-    if (std::exchange(begins_locally_, false) || (options.from_other_ranks && is_local_))
+    if (std::exchange(begins_locally_, false) || (options.from_other_ranks && phase_.is_local()))
       start_from_anchor();  // from the parameters as they are
     late_type::end_unless_allowed(options_, context_, view());
     late_found_at_ = 0;
     find_late_elements();
-    context_.start_in_phase(is_local_ ? "local steps" : "variance");
+    context_.start_in_phase(phase_.is_local() ? "local steps" : "variance");
     exchange_.find_active(context_, view().variance);
     tell_anchor();
   }
@@ -416,16 +385,14 @@ class zero_one_adam_recipe final
   std::vector<tensor_batch> batches_;
   typename optimizer_context<Backend>::late_outcome late_outcome_;
   local_steps steps_;
-  typename VarianceSchedule::state_type variance_state_{};
-  typename LocalSchedule::state_type local_state_{};
-  std::uint64_t tau_ = 0;                      // of the current step
-  std::uint64_t late_found_at_ = 0;            // the refreshes when late_ was found; 0: it is not known
-  kind_of_step kind_ = kind_of_step::nothing;  // of the current step
-  bool is_local_ = false;
-  bool begins_locally_ = false;    // set_steps() has ended the first phase
-  bool step_pending_ = false;      // the outcome of the last step is not known yet
-  bool readback_pending_ = false;  // late_outcome_ will have the answer
-  bool is_searched_ = false;       // the answer will have late elements
+  zero_one_phase<VarianceSchedule, LocalSchedule> phase_;
+  std::uint64_t tau_ = 0;               // of the current step
+  std::uint64_t late_found_at_ = 0;     // the refreshes when late_ was found; 0: it is not known
+  payload payload_ = payload::nothing;  // of the current step
+  bool begins_locally_ = false;         // set_steps() has ended the first phase
+  bool step_pending_ = false;           // the outcome of the last step is not known yet
+  bool readback_pending_ = false;       // late_outcome_ will have the answer
+  bool is_searched_ = false;            // the answer will have late elements
 };
 
 /// The recipe of these options on a Backend: declared for plans.

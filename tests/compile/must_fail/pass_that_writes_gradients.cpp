@@ -15,5 +15,5 @@ struct clear_gradient : slamb::detail::pass_without_constants {
 };
 
 void run(const slamb::detail::host::executor& executor, const slamb::detail::view_in<>& view) {
-  executor.run(clear_gradient{}, view, {0, 1});
+  executor.launch(slamb::detail::run_pass{clear_gradient{}, view, {0, 1}});
 }

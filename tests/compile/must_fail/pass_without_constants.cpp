@@ -15,5 +15,5 @@ struct clear_parameter {
 };
 
 void run(const slamb::detail::host::executor& executor, const slamb::detail::view_in<>& view) {
-  executor.run(clear_parameter{}, view, {0, 1});
+  executor.launch(slamb::detail::run_pass{clear_parameter{}, view, {0, 1}});
 }

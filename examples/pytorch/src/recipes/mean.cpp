@@ -59,7 +59,7 @@ class mean_recipe final : public kit::recipe_with_state<Backend, mean_options<Co
     context_.enter_phase("mean");
   }
 
-  slamb::statistics report(bool with_norms) const override {
+  slamb::statistics report(bool with_norms) override {
     slamb::statistics all = context_.report();
     exchange_.report(context_, with_norms, all);
     return all;
@@ -71,7 +71,7 @@ class mean_recipe final : public kit::recipe_with_state<Backend, mean_options<Co
   void finish() override {
     if (!context_.is_skipped_on_host()) {
       const auto g = exchange_.receive(context_);
-      context_.executor.run(store_mean{{}, static_cast<float>(exchange_.scale(context_))}, g, context_.all_tiles());
+      context_.run(store_mean{{}, static_cast<float>(exchange_.scale(context_))}, g, context_.all_tiles());
     }
     context_.end_step();
   }

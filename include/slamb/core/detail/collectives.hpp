@@ -40,7 +40,7 @@ class collectives : public stream_waiter {
   /// Bytes of a value that all_reduce_sum sends.
   virtual std::uint64_t value_bytes() const noexcept { return sizeof(float); }
   virtual const std::type_info& type() const noexcept = 0;
-  virtual const void* held() const noexcept = 0;
+  virtual void* held() noexcept = 0;
 };
 
 /// The ranks of one optimizer. Records the traffic of the collectives that returned, as `counting_communicator` does.

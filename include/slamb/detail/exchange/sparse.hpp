@@ -19,7 +19,7 @@
 #include "slamb/detail/exchange/quantized_payload.hpp"
 #include "slamb/detail/exchange/selector.hpp"
 #include "slamb/detail/exchange/summable.hpp"
-#include "slamb/detail/kernel/launcher.hpp"
+#include "slamb/detail/kernel/place_payload.hpp"
 #include "slamb/detail/kernel/run_pass.hpp"
 #include "slamb/detail/kernel/run_selected.hpp"
 #include "slamb/detail/pass/arena.hpp"
@@ -213,7 +213,7 @@ class sparse_exchange {
     payload_view all{.tile_offsets = context.memory.view(tile_offsets_).data(),
                      .discount = {context.memory.view(discounts_).data(), static_cast<std::uint32_t>(discounts_.count)},
                      .age = context.memory.view(age_).data(),
-                     .capacity = largest_};
+                     .capacity = Context::executor_type::is_synchronous ? 0 : largest_};
     for (std::uint64_t i = 0; i < columns_ + (keeps_error_apart ? 1 : 0); ++i)
       all.plane[i] = buffer(context).data() + i * largest_;
     return all;

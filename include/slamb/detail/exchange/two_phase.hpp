@@ -293,9 +293,17 @@ class two_phase_exchange {
   template <class Context>
   void encode_mean(Context& context, const model_view& model, const wire_view& wire,
                    const read_overflow_flags& read_flags, const std::uint64_t* counts, double* statistic) const {
+    read_overflow_flags flags_of_kernel{};
+    if constexpr (Context::executor_type::is_synchronous) {
+      context.invoke(read_flags);
+      if (context.is_skipped_on_host()) return;
+    } else {
+      flags_of_kernel = read_flags;
+    }
     const auto run = [&](auto work) {
-      context.launch(average_signals<work(), ServerStorage, Quantizers>{quantizers_, model, wire, tables_.own(context),
-                                                                        statistic, read_flags});
+      const std::span<const std::size_t> own = tables_.own(context);
+      context.launch(average_signals<work(), ServerStorage, Quantizers>{quantizers_, model, wire, own.data(),
+                                                                        own.size(), statistic, flags_of_kernel});
     };
     run([] { return needs_scale_first<mean_quantizer> ? encode_mode::statistics : encode_mode::statistics_and_codes; });
     context.launch(

@@ -15,8 +15,6 @@ namespace slamb::detail {
 /// Sets the bits of active elements, and counts them. All elements of dense tensors are active; they have no bits.
 template <class Variance = const float*>
 struct mark_active {
-  static constexpr unsigned threads = 256;
-
   model_view view;
   wire_view wire;
   tile_range tiles;

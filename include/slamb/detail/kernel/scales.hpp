@@ -17,7 +17,6 @@ namespace slamb::detail {
 template <quantizer Quantizer>
 struct finish_scales {
   static constexpr bool is_small = true;
-  static constexpr unsigned threads = 512;
 
   scale_table table;
   const double* statistic = nullptr;      ///< [all tiles] the statistic of each

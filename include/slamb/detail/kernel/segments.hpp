@@ -21,7 +21,6 @@ namespace slamb::detail {
 template <int Sums, int Maxima, class Finish>
 struct finish_segments {
   static constexpr bool is_small = true;
-  static constexpr unsigned threads = 128;
   static constexpr int results = Sums + Maxima;
 
   Finish finish;
@@ -81,7 +80,6 @@ struct finish_segments {
 /// Adds up `count` doubles in a fixed order.
 struct add_up {
   static constexpr bool is_small = true;
-  static constexpr unsigned threads = 512;
 
   const double* values = nullptr;  ///< [count]
   std::size_t count = 0;
@@ -105,8 +103,6 @@ struct add_up {
 /// Σ x² over each tile's part of an array of floats or bfloat16.
 template <class T>
 struct sum_squares {
-  static constexpr unsigned threads = 256;
-
   model_view view;
   tile_range tiles;
   const T* values = nullptr;  ///< [state elements]
@@ -142,7 +138,6 @@ struct sum_squares {
 template <class Call>
 struct invoke_functions {
   static constexpr bool is_small = true;
-  static constexpr unsigned threads = 32;
 
   Call call;                            ///< trivially copyable; its const call operator can run on the device
   const std::uint32_t* skip = nullptr;  ///< not 0: nothing is done; may be null

@@ -47,6 +47,9 @@ struct segment {
     gradient_type = other.type();
     has_gradient = size == 0 || gradient != nullptr;
   }
+  bool is_at(const parameter::gradient_pointer& other) const noexcept {
+    return gradient == other.address() && gradient_type == other.type();
+  }
 
   /// Of the parameters that passes read.
   element_type type_of_parameters() const noexcept { return master == nullptr ? data_type : element_type::float32; }

@@ -33,6 +33,10 @@ struct wire_tile {
 
 /// Codes are stored in groups of sixteen elements; the bits of active elements are, too.
 inline constexpr std::uint32_t code_group = 16;
+/// `count` rounded up to whole groups.
+SLAMB_HOST_DEVICE constexpr std::uint32_t padded_codes(std::uint32_t count) {
+  return (count + code_group - 1) / code_group * code_group;
+}
 
 /// The buffers of a compressed exchange. Trivially copyable; pointers are in the backend's memory space. A message is
 /// [header][scales][codes], padded as in `wire_layout`. Messages of all ranks follow one another.

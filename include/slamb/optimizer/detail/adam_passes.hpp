@@ -42,30 +42,51 @@ SLAMB_ELEMENT Real finite_square(const Real& gradient) {
   return minimum(gradient * gradient, Real(0x1.fffffep127F));
 }
 
+/// g of an element.
+template <class Element>
+SLAMB_ELEMENT auto gradient_of(const Element& e, const adam_scalars& s) {
+  return with_finite_square(e.gradient * typename Element::real(s.gradient_scale));
+}
+
+/// The same, if steps whose gradient fails `check_finite` are skipped, and the scale is at most 1: its square is finite.
+template <class Element>
+SLAMB_ELEMENT auto checked_gradient_of(const Element& e, const adam_scalars& s) {
+  return e.gradient * typename Element::real(s.gradient_scale);
+}
+
 /// m ← β1 m + (1 − β1) g: docs/algorithms/lamb.md (3), slamb.md (1).
 template <class Element>
-SLAMB_ELEMENT void update_momentum(Element& e, const adam_scalars& s) {
-  using Real = typename Element::real;
-  const Real gradient = with_finite_square(e.gradient * Real(s.gradient_scale));
+SLAMB_ELEMENT void update_momentum(Element& e, const typename Element::real& gradient, const adam_scalars& s) {
   e.momentum = moved_towards(e.momentum, gradient, s.one_minus_beta1);
+}
+template <class Element>
+SLAMB_ELEMENT void update_momentum(Element& e, const adam_scalars& s) {
+  update_momentum(e, gradient_of(e, s), s);
 }
 
 /// v ← β2 v + (1 − β2) g²: docs/algorithms/lamb.md (4), slamb.md (2). A v that began late is stored as −v.
 template <class Element>
-SLAMB_ELEMENT void update_variance(Element& e, const adam_scalars& s) {
-  using Real = typename Element::real;
-  const Real gradient = with_finite_square(e.gradient * Real(s.gradient_scale));
+SLAMB_ELEMENT void update_variance(Element& e, const typename Element::real& gradient, const adam_scalars& s) {
   e.variance = moved_towards(absolute(e.variance), gradient * gradient, s.one_minus_beta2);
 }
+template <class Element>
+SLAMB_ELEMENT void update_variance(Element& e, const adam_scalars& s) {
+  update_variance(e, gradient_of(e, s), s);
+}
 
-/// w = m̂ / (√v̂ + ε), within ±B: docs/algorithms/lamb.md (5), slamb.md (4), (5); update_bound.md (1).
+/// m̂ / (√v̂ + ε): docs/algorithms/lamb.md (5).
+template <class Real>
+SLAMB_ELEMENT Real unbounded_direction(const Real& momentum, const Real& variance, const adam_scalars& s) {
+  return momentum * Real(s.momentum_correction) /
+         (square_root(variance) * Real(s.deviation_correction) + Real(s.epsilon));
+}
+
+/// w = m̂ / (√v̂ + ε), within ±B: docs/algorithms/slamb.md (4), (5); update_bound.md (1).
 template <class Real>
 SLAMB_ELEMENT Real adam_direction(const Real& momentum, const Real& variance, const adam_scalars& s) {
   using ::slamb::maximum;
   using ::slamb::minimum;
-  const Real direction =
-      momentum * Real(s.momentum_correction) / (square_root(variance) * Real(s.deviation_correction) + Real(s.epsilon));
-  return maximum(minimum(direction, Real(s.bound)), Real(-s.bound));
+  return maximum(minimum(unbounded_direction(momentum, variance, s), Real(s.bound)), Real(-s.bound));
 }
 
 /// True if an element that may begin late has no variance yet.
@@ -79,6 +100,16 @@ template <class Real>
 SLAMB_ELEMENT Real late_start(const Real& momentum, const adam_scalars& s) {
   return Real(s.one_minus_beta2) * finite_square(momentum * Real(s.inverse_one_minus_beta1));
 }
+
+/// The direction where m and v are of the same gradients, in recipes without an option `update_bound`.
+struct unbounded_variance {
+  static constexpr bool has_late_elements = false;
+
+  template <class Real>
+  SLAMB_ELEMENT static Real direction(const Real& momentum, const Real& variance, const adam_scalars& s) {
+    return unbounded_direction(momentum, variance, s);
+  }
+};
 
 /// The direction where v takes every gradient.
 struct living_variance {
@@ -109,8 +140,7 @@ struct stopped_variance {
     if (s.late_below == no_variance_is_late) return adam_direction(momentum, variance, s);
     const Real none(0.0F);
     const Real its = select(has_no_variance(variance, s), late_start(momentum, s), absolute(variance));
-    const Real direction =
-        momentum * Real(s.momentum_correction) / (square_root(its) * Real(s.deviation_correction) + Real(s.epsilon));
+    const Real direction = unbounded_direction(momentum, its, s);
     const Real bound = select(variance < Real(s.late_below), Real(s.late_bound), Real(s.bound));
     return select(none < its, maximum(minimum(direction, bound), -bound), none);  // an announcement moves nothing
   }
@@ -165,6 +195,12 @@ struct constants_without_late : Constants {
   SLAMB_HOST_DEVICE explicit constants_without_late(const Constants& c) : Constants(c), scalars(c.scalars) {}
 };
 
+/// The constants of a tensor in passes by a checked gradient. Their type says so.
+template <class Constants>
+struct constants_of_checked_gradient : Constants {
+  static constexpr bool gradient_is_checked = true;
+};
+
 /// The tables that hold these constants. Trivially copyable. Pointers are in the backend's memory, where a captured step finds
 /// new values.
 template <class Factors>
@@ -181,7 +217,7 @@ struct update_tables {
 };
 
 /// The base of all passes of Adam's update.
-/// @tparam Variance  living_variance or stopped_variance
+/// @tparam Variance  unbounded_variance, living_variance or stopped_variance
 template <class TrustRatio, class Variance = living_variance>
 struct adam_update {
   using factors_type = factors_of<TrustRatio>;
@@ -234,17 +270,45 @@ struct compute_trust_ratios {
   }
 };
 
+/// The base of passes by a gradient that is the same on all ranks: m, v ← ….
+template <class TrustRatio, class Variance>
+struct update_moments : adam_update<TrustRatio, Variance> {
+  bool is_checked = false;  ///< `checked_gradient_of` is enough
+
+  /// Calls `run` with these constants, in a type that says whether the gradient is checked.
+  template <class Constants, class Run>
+  void specialize(const Constants& tensor, const Run& run) const {
+    if (is_checked) return run(constants_of_checked_gradient<Constants>{tensor});
+    run(tensor);
+  }
+
+  template <class Element, class Constants>
+  SLAMB_ELEMENT static void update(Element& e, const Constants& tensor) {
+    const auto gradient = gradient_in(e, tensor);
+    update_momentum(e, gradient, tensor.scalars);
+    update_variance(e, gradient, tensor.scalars);
+  }
+
+ private:
+  template <class Element, class Constants>
+  SLAMB_ELEMENT static auto gradient_in(const Element& e, const Constants& tensor) {
+    if constexpr (requires { Constants::gradient_is_checked; })
+      return checked_gradient_of(e, tensor.scalars);
+    else
+      return gradient_of(e, tensor.scalars);
+  }
+};
+
 /// m, v ← …, and the sums for the trust ratio.
-template <class TrustRatio>
-struct update_and_sum : adam_update<TrustRatio> {
+template <class TrustRatio, class Variance = living_variance>
+struct update_and_sum : update_moments<TrustRatio, Variance> {
   using reads = arrays<array::gradient, array::momentum, array::variance, array::parameter>;
   using writes = arrays<array::momentum, array::variance>;
   static constexpr int sums = TrustRatio::sums_per_segment;
 
   template <class Element, class Constants, class Sums>
   SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& results) const {
-    update_momentum(e, tensor.scalars);
-    update_variance(e, tensor.scalars);
+    this->update(e, tensor);
     this->trust_ratio.accumulate(this->update_terms_of(e, tensor), true, results);
   }
 };
@@ -264,8 +328,8 @@ struct apply_update : adam_update<TrustRatio, Variance> {
 };
 
 /// m, v, p ← … in one pass, if the trust ratio needs no norms.
-template <class TrustRatio>
-struct update_and_apply : adam_update<TrustRatio> {
+template <class TrustRatio, class Variance = living_variance>
+struct update_and_apply : update_moments<TrustRatio, Variance> {
   using reads = typename update_and_sum<TrustRatio>::reads;
   using writes = union_of_t<typename update_and_sum<TrustRatio>::writes, arrays<array::parameter>>;
   static constexpr int sums = 0;
@@ -273,8 +337,7 @@ struct update_and_apply : adam_update<TrustRatio> {
   template <class Element, class Constants, class Sums>
   SLAMB_ELEMENT void operator()(Element& e, const Constants& tensor, Sums& /*sums*/) const {
     using Real = typename Element::real;
-    update_momentum(e, tensor.scalars);
-    update_variance(e, tensor.scalars);
+    this->update(e, tensor);
     this->apply(e, tensor, Real(1.0F));
   }
 };
@@ -289,11 +352,12 @@ struct dense_gradient_passes {
 };
 
 /// Adam's update by a gradient that is the same on all ranks.
-template <class TrustRatio>
+template <class TrustRatio, class Variance = living_variance>
 struct adam_passes {
   static constexpr bool needs_norms = TrustRatio::sums_per_segment > 0;
-  using update = std::conditional_t<needs_norms, update_and_sum<TrustRatio>, update_and_apply<TrustRatio>>;
-  using apply = apply_update<TrustRatio>;  ///< once there are norms
+  using update =
+      std::conditional_t<needs_norms, update_and_sum<TrustRatio, Variance>, update_and_apply<TrustRatio, Variance>>;
+  using apply = apply_update<TrustRatio, Variance>;  ///< once there are norms
 };
 
 }  // namespace slamb::detail

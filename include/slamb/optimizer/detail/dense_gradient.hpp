@@ -88,14 +88,17 @@ auto clipped_mean(Context& context, std::span<float> buffer, double max_norm) {
 
 /// m, v, p ← …, by a gradient that is the same on all ranks: docs/algorithms/lamb.md (3) … (7).
 ///
-/// @param finish  computes the trust ratio of a tensor from its sums, if there are any, as `compute_trust_ratios` does
-/// @param view    the state and the gradient
-template <trust_ratio TrustRatio, class Context, class View, class Finish>
-void take_adam_step(Context& context, const View& view, const adam_update<TrustRatio>& update,
-                    std::span<const tensor_batch> batches, const Finish& finish) {
-  using passes = adam_passes<TrustRatio>;
+/// @param finish      computes the trust ratio of a tensor from its sums, if there are any, as `compute_trust_ratios` does
+/// @param view        the state and the gradient
+/// @param is_checked  a step whose gradient is not finite is skipped
+template <trust_ratio TrustRatio, class Variance, class Context, class View, class Finish>
+void take_adam_step(Context& context, const View& view, const adam_update<TrustRatio, Variance>& update,
+                    std::span<const tensor_batch> batches, const Finish& finish, bool is_checked = true) {
+  using passes = adam_passes<TrustRatio, Variance>;
+  // Checked gradients of several ranks may have a mean that is larger by its rounding.
+  const typename passes::update first{{update, is_checked && !view.gradient_is_exchanged}};
   for (const tensor_batch& tensors : batches) {
-    context.run(typename passes::update{update}, view, tensors.tiles, passes::needs_norms ? context.sums() : nullptr);
+    context.run(first, view, tensors.tiles, passes::needs_norms ? context.sums() : nullptr);
     if constexpr (passes::needs_norms) {
       context.template finish_sums<TrustRatio::sums_per_segment>(tensors.first, tensors.last, finish);
       context.run(typename passes::apply{update}, view, tensors.tiles);

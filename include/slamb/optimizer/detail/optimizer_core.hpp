@@ -206,11 +206,12 @@ class optimizer_core {
  private:
   std::span<const double> results_of_tiles(std::size_t results, std::vector<double>& copy) const;
   void upload_tensors();
-  void upload_gradients(std::vector<segment> changed, std::size_t first, std::size_t count);
+  void point_at(std::size_t first, std::span<const parameter::gradient_pointer> gradients);
   void hash_runtime_options();
   std::uint64_t hash_of_options() const;
 
   std::vector<std::pair<const char*, double>> coefficients_;
+  std::vector<segment> changed_;  // only in point_at(), which need not allocate again
   std::uint64_t constructed_with_ = 0;
   std::uint64_t runtime_options_hash_ = 0;
   region<segment> segments_;

@@ -56,10 +56,10 @@ class recipe_base : public recipe {
   SLAMB_DECL void compare_ranks() final;
   SLAMB_DECL void with_averaged_parameters(const std::function<void()>& evaluate) final;
 
-  statistics report(bool /*with_norms*/) const override { return core_->report(); }
+  statistics report(bool /*with_norms*/) override { return core_->report(); }
   memory_report memory() const final { return core_->memory.report(core_->tensors.elements()); }
 
-  SLAMB_DECL void save_state(const byte_sink& to, const save_options& options) const final;
+  SLAMB_DECL void save_state(const byte_sink& to, const save_options& options) final;
   SLAMB_DECL void load_state(const byte_source& from, const restore_options& options) final;
 
   SLAMB_DECL tensor_moments moments(std::size_t tensor) const final;

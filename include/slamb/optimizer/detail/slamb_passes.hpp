@@ -24,7 +24,7 @@ struct momentum_to_choose_from : adam_update<TrustRatio> {
   template <class Element, class Constants, class Sums>
   SLAMB_ELEMENT auto signal(Element e, const Constants& tensor, Sums& results) const {
     results.check_finite(e.gradient);
-    update_momentum(e, tensor.scalars);
+    update_momentum(e, checked_gradient_of(e, tensor.scalars), tensor.scalars);
     return e.momentum;
   }
 };
@@ -59,9 +59,10 @@ struct form_payload : adam_update<TrustRatio> {
   SLAMB_ELEMENT void operator()(Element& e, [[maybe_unused]] const Lanes& at, const Constants& tensor,
                                 Sums& results) const {
     results.check_finite(e.gradient);
-    update_momentum(e, tensor.scalars);
+    const auto gradient = checked_gradient_of(e, tensor.scalars);
+    update_momentum(e, gradient, tensor.scalars);
     if constexpr (sums_norms) {
-      update_variance(e, tensor.scalars);
+      update_variance(e, gradient, tensor.scalars);
       using Real = typename Element::real;
       const auto terms = this->update_terms_of(e, tensor);
       if constexpr (needs_discount)
@@ -113,8 +114,9 @@ struct apply_received : adam_update<TrustRatio> {
   template <class Element, class Lanes, class Constants, class Sums>
   SLAMB_ELEMENT void operator()(Element& e, const Lanes& at, const Constants& tensor, Sums& /*sums*/) const {
     using Real = typename Element::real;
-    update_momentum(e, tensor.scalars);
-    update_variance(e, tensor.scalars);
+    const auto gradient = checked_gradient_of(e, tensor.scalars);  // A has checked it
+    update_momentum(e, gradient, tensor.scalars);
+    update_variance(e, gradient, tensor.scalars);
     e.momentum = select(at.selected, e.exchanged * Real(per_rank), e.momentum);
     this->apply(e, tensor, at.discount);
   }

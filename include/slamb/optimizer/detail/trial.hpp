@@ -116,18 +116,16 @@ struct trial_of_recipe<Optimizer,
   static constexpr std::size_t kinds = 1, each_time = 1;
 
   static typename type::options_type options(const options_type& o, double /*part*/) {
-    return {.beta1 = o.beta1,
-            .beta2 = o.beta2,
-            .epsilon = o.epsilon,
-            .weight_decay = o.weight_decay,
-            .max_gradient_norm = o.max_gradient_norm,
-            .clip_locally = o.clip_locally,
-            .compress_single_rank = o.compress_single_rank,
-            .warm_up = {.steps = 1},
-            .compressor = o.compressor,
-            .error_feedback = o.error_feedback,
-            .trust_ratio = o.trust_ratio,
-            .dense_compressor = o.dense_compressor};
+    // All members by place: a new one does not compile until it is copied.
+    const auto& [beta1, beta2, epsilon, weight_decay, bound, max_gradient_norm, clip_locally, compress_single_rank,
+                 ranks, warm_up, compressor, error_feedback, trust_ratio, dense_compressor] = o;
+    return {beta1,        beta2,
+            epsilon,      weight_decay,
+            bound,        max_gradient_norm,
+            clip_locally, compress_single_rank,
+            ranks,        {.steps = 1},
+            compressor,   error_feedback,
+            trust_ratio,  dense_compressor};
   }
   static std::array<double, 1> weights(const options_type& /*o*/, std::uint64_t /*training_steps*/) { return {1.0}; }
   static void take(type& optimizer, std::size_t /*kind*/) { optimizer.step(trial_rate); }
@@ -148,18 +146,22 @@ struct trial_of_recipe<Optimizer, zero_one_adam_recipe<Compressor, ErrorFeedback
   // The variance is frozen after the first step. The interval is 2 after the second, so that the third exchanges, the
   // fifth, and so on.
   static typename type::options_type options(const options_type& o, double /*part*/) {
-    return {.beta1 = o.beta1,
-            .beta2 = o.beta2,
-            .epsilon = o.epsilon,
-            .weight_decay = o.weight_decay,
-            .max_gradient_norm = o.max_gradient_norm,
-            .clip_locally = o.clip_locally,
-            .compress_single_rank = o.compress_single_rank,
-            .variance_schedule = {.freeze_step = 1},
-            .local_schedule = {.scaler = 1, .clipper = 2},
-            .compressor = o.compressor,
-            .error_feedback = o.error_feedback,
-            .dense_compressor = o.dense_compressor};
+    const auto& [beta1, beta2, epsilon, weight_decay, bound, max_gradient_norm, clip_locally, compress_single_rank,
+                 ranks, variance_schedule, local_schedule, compressor, error_feedback, dense_compressor] = o;
+    return {beta1,
+            beta2,
+            epsilon,
+            weight_decay,
+            bound,
+            max_gradient_norm,
+            clip_locally,
+            compress_single_rank,
+            ranks,
+            {.freeze_step = 1},
+            {.scaler = 1, .clipper = 2},
+            compressor,
+            error_feedback,
+            dense_compressor};
   }
   static std::array<double, 2> weights(const options_type& o, std::uint64_t training_steps) {
     typename LocalSchedule::state_type state{};

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "slamb/backend/cuda/detail/scalar.hpp"
-#include "slamb/backend/cuda/detail/tile_access.hpp"
+#include "slamb/backend/cuda/detail/group.hpp"
+#include "slamb/backend/cuda/detail/reals.hpp"
 #include "slamb/core/config.hpp"
 #include "slamb/core/random.hpp"
 
@@ -36,58 +36,58 @@ SLAMB_ELEMENT void write_word(std::uint32_t value, std::byte* to) {
 template <int Bits>
 inline constexpr std::uint32_t ones = 0xFFFFFFFFU >> (32 - Bits);
 
-/// Reads the codes i … i + Width − 1.
+/// Reads codes.
 ///
 /// @param codes  the codes of a tile: code i has its bits [i·Bits, (i + 1)·Bits), least significant first; aligned to 4 bytes,
 ///               or to 2·Bits bytes if these are fewer
-/// @param i      a multiple of Width
-template <int Bits, unsigned Width>
-SLAMB_ELEMENT void read_codes(const std::byte* codes, std::uint32_t i, std::uint32_t (&code)[Width]) {
-  static_assert(Width == 1 || Width == 4);
+template <int Bits, unsigned W>
+SLAMB_ELEMENT words<W> load_codes(const std::byte* codes, group<W> at) {
+  static_assert(W == 1 || W == 4);
   constexpr unsigned bits = Bits;
+  words<W> code;
   if constexpr (!is_code_width<Bits>) {
-    for (unsigned j = 0; j < Width; ++j) {
-      const std::uint64_t at = std::uint64_t{i + j} * bits;
+    for (unsigned j = 0; j < W; ++j) {
+      const std::uint64_t first = std::uint64_t{at.i + j} * bits;
       std::uint64_t word = 0;
-      for (unsigned k = 0; 8 * k < at % 8 + bits; ++k) word |= static_cast<std::uint64_t>(codes[at / 8 + k]) << (8 * k);
-      code[j] = static_cast<std::uint32_t>(word >> (at % 8)) & ones<Bits>;
+      for (unsigned k = 0; 8 * k < first % 8 + bits; ++k)
+        word |= static_cast<std::uint64_t>(codes[first / 8 + k]) << (8 * k);
+      code.of[j] = static_cast<std::uint32_t>(word >> (first % 8)) & ones<Bits>;
     }
   } else {
-    constexpr unsigned together = bits * Width;
-    const std::byte* const from = codes + std::size_t{i} * bits / 8;
+    constexpr unsigned together = bits * W;
+    const std::byte* const from = codes + std::size_t{at.i} * bits / 8;
     if constexpr (together <= 16) {
       std::uint32_t word = 0;
       if constexpr (together == 16) {
         word = read_word<std::uint16_t>(from);
       } else {
-        word = read_word<std::uint8_t>(from) >> (i * bits % 8);
+        word = read_word<std::uint8_t>(from) >> (at.i * bits % 8);
       }
-      for (unsigned j = 0; j < Width; ++j) code[j] = word >> (j * bits) & ones<Bits>;
+      for (unsigned j = 0; j < W; ++j) code.of[j] = word >> (j * bits) & ones<Bits>;
     } else {
       std::uint32_t word[together / 32];
       for (unsigned k = 0; k < together / 32; ++k) word[k] = read_word<std::uint32_t>(from + std::size_t{4} * k);
-      for (unsigned j = 0; j < Width; ++j) code[j] = word[j * bits / 32] >> (j * bits % 32) & ones<Bits>;
+      for (unsigned j = 0; j < W; ++j) code.of[j] = word[j * bits / 32] >> (j * bits % 32) & ones<Bits>;
     }
   }
+  return code;
 }
 
-/// Writes the codes i … i + 7, each below 2^Bits.
-///
-/// @param i  a multiple of 8
+/// Writes eight codes, each below 2^Bits.
 template <int Bits>
-SLAMB_ELEMENT void write_codes(const std::uint32_t (&code)[8], std::byte* codes, std::uint32_t i) {
+SLAMB_ELEMENT void store_codes(const words<8>& code, std::byte* codes, group<8> at) {
   constexpr unsigned bits = Bits;
-  std::byte* to = codes + std::size_t{i / 8} * bits;
+  std::byte* to = codes + std::size_t{at.i / 8} * bits;
   if constexpr (!is_code_width<Bits>) {
     std::uint64_t word = 0;  // not yet written
     unsigned number = 0;
     for (unsigned j = 0; j < 8; ++j) {
-      word |= std::uint64_t{code[j]} << number;
+      word |= std::uint64_t{code.of[j]} << number;
       for (number += bits; number >= 8; number -= 8, word >>= 8U) *to++ = static_cast<std::byte>(word & 0xFFU);
     }
   } else if constexpr (Bits <= 4) {
     std::uint32_t word = 0;
-    for (unsigned j = 0; j < 8; ++j) word |= code[j] << (j * bits);
+    for (unsigned j = 0; j < 8; ++j) word |= code.of[j] << (j * bits);
     if constexpr (Bits == 1) write_word<std::uint8_t>(word, to);
     if constexpr (Bits == 2) write_word<std::uint16_t>(word, to);
     if constexpr (Bits == 4) write_word<std::uint32_t>(word, to);
@@ -95,7 +95,7 @@ SLAMB_ELEMENT void write_codes(const std::uint32_t (&code)[8], std::byte* codes,
     constexpr unsigned in_word = 32 / bits;
     for (unsigned k = 0; k < bits / 4; ++k) {
       std::uint32_t word = 0;
-      for (unsigned j = 0; j < in_word; ++j) word |= code[k * in_word + j] << (j * bits);
+      for (unsigned j = 0; j < in_word; ++j) word |= code.of[k * in_word + j] << (j * bits);
       write_word<std::uint32_t>(word, to + std::size_t{4} * k);
     }
   }
@@ -104,10 +104,11 @@ SLAMB_ELEMENT void write_codes(const std::uint32_t (&code)[8], std::byte* codes,
 /// Draws uniform numbers in (0, 1) for elements `first` … `first` + 7 of a stream, as host::fill_uniform.
 ///
 /// @param first  a multiple of 8
-SLAMB_ELEMENT void draw_uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t first, scalar (&uniform)[8]) {
+SLAMB_ELEMENT reals<8> draw_uniform(std::uint64_t seed, std::uint64_t stream, std::uint64_t first) {
   const random_words drawn = philox(seed, first / 8, stream);
-  for (unsigned j = 0; j < 8; ++j)
-    uniform[j] = scalar(to_real(drawn.word[j / 2] >> (j % 2 * 16) & 0xFFFFU)) * scalar(0x1p-16F) + scalar(0x1p-17F);
+  words<8> draw;
+  for (unsigned j = 0; j < 8; ++j) draw.of[j] = drawn.word[j / 2] >> (j % 2 * 16) & 0xFFFFU;
+  return to_real(draw) * reals<8>(0x1p-16F) + reals<8>(0x1p-17F);
 }
 
 }  // namespace slamb::detail::cuda

@@ -1,20 +1,4 @@
 // The kernel emulator: the CPU runs the kernels that nvcc compiles for a GPU, thread by thread, so that tests need no GPU.
-//
-// A kernel is a trivially copyable struct with
-//
-//     static constexpr unsigned threads;                       // of a block: a multiple of 32, at most 1024
-//     template <class Block> void operator()(Block& block) const;
-//
-// The call operator runs once for each block of a grid of any size. It consists of phases:
-//
-//     block.each([&](unsigned thread) { … });         // every thread, then a barrier
-//     block.first([&] { … });                         // one thread, then a barrier
-//     const double all = block.sum([&](unsigned thread) { return …; });   // the same in all threads; a barrier
-//
-// Code between phases (loops over tiles, tables, pointers) must be the same for all threads, because the emulator runs it once
-// for a block. Only phases may write memory. A thread keeps values from phase to phase in `Block::registers<T>`. Threads share
-// memory of the block in `block.shared<T>()`. Within a phase, no thread may read memory that another thread writes in the same
-// phase: the emulator runs threads one after another, in an order that tests vary.
 #pragma once
 
 #include <algorithm>
@@ -26,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "slamb/backend/cuda/detail/team.hpp"
+#include "slamb/backend/cuda/detail/tuning.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/detail/runtime/late_read.hpp"
 
@@ -36,14 +22,13 @@ enum class thread_order { forwards, backwards, interleaved };
 
 /// One block of an emulated kernel.
 template <unsigned Threads>
-class emulated_block {
+class emulated_block : public block_team<Threads> {
  public:
   static_assert(Threads % 32 == 0 && Threads <= 1024, "slamb: a block has a multiple of 32 threads, at most 1024");
 
   emulated_block(std::size_t index, std::size_t count, thread_order order)
       : index_(index), count_(count), order_(order) {}
 
-  static constexpr unsigned threads = Threads;
   std::size_t index() const noexcept { return index_; }  ///< the number of this block: 0 … count() − 1
   std::size_t count() const noexcept { return count_; }  ///< the number of blocks of the grid
 
@@ -182,7 +167,7 @@ class emulator {
                   "slamb: a kernel must be trivially copyable, because it is copied to the device byte by byte");
     const std::size_t blocks = work < most_blocks_ ? work : most_blocks_;
     for (std::size_t i = 0; i < blocks; ++i) {
-      emulated_block<Kernel::threads> block(i, blocks, order_);
+      emulated_block<tuning<Kernel>::threads> block(i, blocks, order_);
       kernel(block);
     }
   }

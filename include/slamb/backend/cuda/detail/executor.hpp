@@ -9,18 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "slamb/backend/cuda/detail/choose_kernel.hpp"
-#include "slamb/backend/cuda/detail/decoded_kernels.hpp"
-#include "slamb/backend/cuda/detail/pass_kernel.hpp"
-#include "slamb/backend/cuda/detail/payload_offset_kernels.hpp"
-#include "slamb/backend/cuda/detail/quantized_kernels.hpp"
-#include "slamb/backend/cuda/detail/selected_kernel.hpp"
 #include "slamb/core/detail/stream_waiter.hpp"
-#include "slamb/detail/kernel/choose.hpp"
-#include "slamb/detail/kernel/run_pass.hpp"
-#include "slamb/detail/kernel/run_selected.hpp"
 #include "slamb/detail/kernel/segments.hpp"
-#include "slamb/detail/kernel/two_phase.hpp"
 #include "slamb/detail/pass/step_state.hpp"
 #include "slamb/detail/runtime/late_read.hpp"
 
@@ -81,69 +71,13 @@ class executor {
 
   template <class Kernel>
   void launch(const Kernel& kernel) const {
-    if constexpr (requires { run(kernel); })
-      run(kernel);
-    else
-      start(kernel);
+    if (const std::size_t work = kernel.work(); work > 0) device_.launch(kernel, work);
   }
 
  private:
   void require_no_capture(const char* why) const {
     if (is_capturing())
       throw std::logic_error(std::string("slamb: this call cannot be captured into a graph, because it ") + why);
-  }
-
-  template <class Pass, class Precision>
-  void run(const run_pass<Pass, Precision>& k) const {
-    static_assert(!Pass::writes::template has<array::gradient>,
-                  "slamb: a pass must not write gradients, because they belong to the user");
-    start(pass_kernel<Pass, Precision>{k.pass, k.view, k.tiles, k.sums, k.not_finite});
-  }
-  template <class Pass, class Selection, class Precision>
-  void run(const run_selected<Pass, Selection, Precision>& k) const {
-    start(selected_kernel<Pass, Selection, Precision>{k.pass, k.view, k.payload, k.selection, k.tiles, k.sums,
-                                                      k.not_finite});
-  }
-  template <class Pass>
-  void run(const run_packed<Pass>& k) const {
-    start(packed_kernel<Pass>{k.pass, k.view, k.payload, k.tiles, k.sums});
-  }
-  template <class Selection>
-  void run(const place_payload<Selection>& k) const {
-    if constexpr (capability::has_selected_before<resolved_t<Selection>>) {
-      start(place_kernel<Selection>{k.view, k.selection, k.tiles, k.tile_offsets, k.capacity, k.too_many});
-    } else {
-      start(count_selected_kernel<Selection>{k.view, k.selection, k.tiles, k.tile_offsets});
-      start(place_tiles_kernel{k.tiles, k.tile_offsets, k.view.skip, k.capacity, k.too_many});
-    }
-  }
-  template <class Pass, class Compressor, class Precision>
-  void run(const choose_elements<Pass, Compressor, Precision>& k) const {
-    start(choose_kernel<Pass, Compressor, Precision>{k.pass, k.compressor, k.view, k.tiles, k.bits, k.not_finite});
-  }
-  template <encode_mode Work, class Storage, class Pass, class Quantizer, class Precision>
-  void run(const send_signal<Work, Storage, Pass, Quantizer, Precision>& k) const {
-    start(send_kernel<Work, Storage, Pass, Quantizer, Precision>{k.pass, k.quantizer, k.view, k.wire, k.tiles,
-                                                                 k.statistic, k.not_finite});
-  }
-  template <encode_mode Work, class Storage, class Quantizers>
-  void run(const average_signals<Work, Storage, Quantizers>& k) const {
-    start(average_kernel<Work, Storage, Quantizers>{k.quantizers, k.view, k.wire, k.own.data(), k.own.size(),
-                                                    k.statistic, k.read_flags});
-  }
-  template <class Storage, class ServerStorage, class Pass, class Quantizers, class Precision>
-  void run(const receive_mean<Storage, ServerStorage, Pass, Quantizers, Precision>& k) const {
-    start(receive_kernel<Storage, ServerStorage, Pass, Quantizers, Precision>{k.pass, k.quantizers, k.view, k.wire,
-                                                                              k.tiles, k.sums});
-  }
-  template <class Storage, class Pass, class Quantizer, class Precision>
-  void run(const measure_error<Storage, Pass, Quantizer, Precision>& k) const {
-    start(measure_kernel<Storage, Pass, Quantizer, Precision>{k.pass, k.quantizer, k.view, k.wire, k.tiles, k.squares});
-  }
-
-  template <class Kernel>
-  void start(const Kernel& kernel) const {
-    if (const std::size_t work = kernel.work(); work > 0) device_.launch(kernel, work);
   }
 
   Device device_;

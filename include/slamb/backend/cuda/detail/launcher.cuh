@@ -1,4 +1,4 @@
-// Runs kernels on the GPU. backend/cuda/detail/emulator.hpp defines kernels, and describes the functions of a block.
+// Runs kernels on the GPU. backend/cuda/detail/emulator.hpp describes the functions of a block.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,8 +12,11 @@
 #include <string>
 #include <type_traits>
 
+#include "slamb/backend/cuda/detail/team.hpp"
+#include "slamb/backend/cuda/detail/tuning.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/cuda_error.hpp"
+#include "slamb/core/detail/number_of_device.hpp"
 #include "slamb/detail/runtime/cuda_device_guard.hpp"
 #include "slamb/detail/runtime/cuda_late_read.hpp"
 #include "slamb/detail/runtime/cuda_side_stream.hpp"
@@ -37,15 +40,13 @@ struct sum_vector {
 
 /// One block of a running kernel; as emulated_block.
 template <unsigned Threads>
-class device_block {
+class device_block : public block_team<Threads> {
   template <int Count>
   using sums_type = cub::BlockReduce<sum_vector<Count>, Threads>;
   using maximum_type = cub::BlockReduce<float, Threads>;
   using scan_type = cub::BlockScan<std::uint32_t, Threads>;
 
  public:
-  static constexpr unsigned threads = Threads;
-
   __device__ std::size_t index() const { return blockIdx.x; }
   __device__ std::size_t count() const { return gridDim.x; }
 
@@ -143,14 +144,6 @@ class device_block {
   }
 };
 
-/// The fewest blocks of a kernel that a multiprocessor must hold at once, which limits the registers of a thread. A kernel sets
-/// it by `static constexpr unsigned blocks_at_once`. 0: the kernel has no such member, and the compiler chooses.
-template <class Kernel>
-inline constexpr unsigned blocks_at_once = 0;
-template <class Kernel>
-requires requires { Kernel::blocks_at_once; }
-inline constexpr unsigned blocks_at_once<Kernel> = Kernel::blocks_at_once;
-
 /// Threads that a multiprocessor can hold at once: 1024 for Turing (sm_75), at least 1536 for later architectures. A kernel
 /// whose blocks_at_once need more threads is compiled for as many blocks as fit.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
@@ -159,15 +152,15 @@ inline constexpr unsigned threads_at_once = 1024;
 inline constexpr unsigned threads_at_once = 1536;
 #endif
 template <class Kernel>
-inline constexpr unsigned least_blocks =
-    blocks_at_once<Kernel>* Kernel::threads <= threads_at_once ? blocks_at_once<Kernel>
-                                                               : threads_at_once / Kernel::threads;
+inline constexpr unsigned least_blocks = tuning<Kernel>::blocks_at_once* tuning<Kernel>::threads <= threads_at_once
+                                             ? tuning<Kernel>::blocks_at_once
+                                             : threads_at_once / tuning<Kernel>::threads;
 
 /// @tparam Bytes  is in the name that ptxas reports, so that a test can compare it with the size of the parameter on the device
 template <class Kernel, std::size_t Bytes = sizeof(Kernel)>
-__global__ void __launch_bounds__(Kernel::threads, least_blocks<Kernel>)
+__global__ void __launch_bounds__(tuning<Kernel>::threads, least_blocks<Kernel>)
     run_kernel(const __grid_constant__ Kernel kernel) {
-  device_block<Kernel::threads> block;
+  device_block<tuning<Kernel>::threads> block;
   kernel(block);
 }
 
@@ -224,20 +217,22 @@ class launcher {
                   "slamb: a kernel must be trivially copyable, because it is copied to the device byte by byte");
     if (work == 0) return;
     const std::size_t most = most_blocks<Kernel>();
-    run_kernel<Kernel><<<static_cast<unsigned>(work < most ? work : most), Kernel::threads, 0, stream_>>>(kernel);
+    run_kernel<Kernel>
+        <<<static_cast<unsigned>(work < most ? work : most), tuning<Kernel>::threads, 0, stream_>>>(kernel);
     check_cuda(cudaGetLastError(), "a kernel's launch");
   }
 
  private:
   template <class Kernel>
   std::size_t most_blocks() const {
-    static const int a_processor = [] {
-      int blocks = 0;
-      check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, run_kernel<Kernel>, Kernel::threads, 0),
+    static number_of_device of_processor;
+    const int blocks = of_processor(device_, [] {
+      int most = 0;
+      check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&most, run_kernel<Kernel>, tuning<Kernel>::threads, 0),
                  "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
-      return blocks;
-    }();
-    return static_cast<std::size_t>(a_processor) * static_cast<std::size_t>(processors_);
+      return most;
+    });
+    return static_cast<std::size_t>(blocks) * static_cast<std::size_t>(processors_);
   }
 
   cudaStream_t stream_;

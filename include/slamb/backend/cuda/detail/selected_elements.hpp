@@ -8,7 +8,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "slamb/backend/cuda/detail/scalar.hpp"
+#include "slamb/backend/cuda/detail/group.hpp"
+#include "slamb/backend/cuda/detail/reals.hpp"
 #include "slamb/compressor/detail/round_robin.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/config.hpp"
@@ -121,25 +122,29 @@ struct groups_of_piece {
     return selected;
   }
 
-  /// discounts ← β3^age of elements i … i + Width − 1, all in whole groups.
-  template <unsigned Width>
-  SLAMB_HOST_DEVICE void find_discounts(const grouped_piece& known, std::uint32_t i, float (&discounts)[Width]) const {
-    std::uint32_t at = known.group_of(i), position = known.position_of(i, at);
+  /// β3^age of elements that are all in whole groups.
+  template <unsigned W>
+  SLAMB_HOST_DEVICE reals<W> discounts(const grouped_piece& known, cuda::group<W> here) const {
+    std::uint32_t at = known.group_of(here.i), position = known.position_of(here.i, at);
     ::slamb::detail::dealt_group own = group[at];
-    for (unsigned j = 0; j < Width; ++j) {
+    reals<W> all;
+    for (unsigned j = 0; j < W; ++j) {
       const std::uint32_t distance = own.sent >= position ? own.sent - position : own.sent + known.slots - position;
-      discounts[j] = discount_value[own.which * wide + distance];
-      if (j + 1 < Width && ++position == known.slots) {
+      all.of[j] = discount_value[own.which * wide + distance];
+      if (j + 1 < W && ++position == known.slots) {
         position = 0;
         own = group[++at];
       }
     }
+    return all;
   }
 };
 
 /// The selected elements of a piece of a tile, in the shared memory of a block.
-template <unsigned Threads, bool Discounted, bool InGroups>
+template <unsigned Threads, bool DiscountsElements, class Selection>
 struct selected_elements {
+  static constexpr bool discounts_by_age = DiscountsElements && capability::has_age<Selection>;
+  static constexpr bool may_be_in_groups = may_deal_small_groups<Selection>;
   static constexpr std::uint32_t of_thread = 16;
   static constexpr std::uint32_t size = Threads * of_thread;
   struct no_groups {};
@@ -147,63 +152,91 @@ struct selected_elements {
   std::uint32_t bits[Threads];    // the selection bits of sixteen elements each
   std::uint32_t before[Threads];  // the number of selected elements before those
   // With a gap after sixteen, so that threads write to different banks.
-  float discount_value[Discounted ? size + size / of_thread : 1];
-  std::conditional_t<InGroups, groups_of_piece<size, Discounted>, no_groups> groups;
+  float discount_value[discounts_by_age ? size + size / of_thread : 1];
+  std::conditional_t<may_be_in_groups, groups_of_piece<size, discounts_by_age>, no_groups> groups;
 
-  /// The selection of the elements from i on, up to the next multiple of sixteen.
-  struct selection_from {
-    std::uint32_t bits;    ///< bit j: element i + j is selected
-    std::uint32_t before;  ///< the number of selected elements before i
+  /// What all threads know of a piece.
+  struct found {
+    std::uint32_t selected;  ///< elements
+    grouped_piece groups;    ///< `slots` is 0 if it is not in groups
   };
-  SLAMB_HOST_DEVICE selection_from from(std::uint32_t i) const {
-    const std::uint32_t of_sixteen = bits[i / of_thread], first = i % of_thread;
-    return {of_sixteen >> first, before[i / of_thread] + count_of(of_sixteen & low_bits(first))};
+
+  struct group_of_elements {
+    std::uint32_t bits;    ///< bit j: element i + j is selected
+    std::uint32_t before;  ///< the number of selected elements of the piece before i
+  };
+  template <unsigned W>
+  SLAMB_ELEMENT group_of_elements next(group<W> at, std::uint32_t& /*passed*/) const {
+    const std::uint32_t of_sixteen = bits[at.i / of_thread], first = at.i % of_thread;
+    return {of_sixteen >> first, before[at.i / of_thread] + count_of(of_sixteen & low_bits(first))};
+  }
+  SLAMB_ELEMENT static std::uint32_t number(const found& of_piece, std::uint32_t /*passed*/) {
+    return of_piece.selected;
   }
 
   /// True if the elements of a tensor are processed in groups.
-  template <class Selection>
   SLAMB_HOST_DEVICE static bool in_groups(const Selection& selection, const segment& s) {
-    if constexpr (InGroups)
+    if constexpr (may_be_in_groups)
       return !s.dense && selection.deals_small_groups();
     else
       return false;
   }
 
-  /// The position of the piece's groups. `slots` is 0 if it is not in groups.
-  SLAMB_HOST_DEVICE grouped_piece piece(bool is_in_groups) const {
-    if constexpr (InGroups)
-      if (is_in_groups) return groups.piece;
-    return {};
-  }
-
-  /// discounts ← β3^age of elements i … i + Width − 1 of the piece that begins at c. For selections with ages.
-  template <unsigned Width, class Selection>
-  SLAMB_HOST_DEVICE void find_discounts(const grouped_piece& piece, const Selection& selection, coordinate c,
-                                        capability::staleness_discounts table, std::uint32_t i,
-                                        float (&discounts)[Width]) const {
-    if constexpr (InGroups) {
-      if (piece.slots != 0) {
-        if (i + Width <= piece.in_whole) return groups.find_discounts(piece, i, discounts);
-        c.index += i;
-        for (unsigned j = 0; j < Width; ++j, ++c.index) discounts[j] = table[selection.age(c)];
-        return;
+  /// β3^age of elements of the piece that begins at c. For selections with ages.
+  template <unsigned W>
+  SLAMB_ELEMENT reals<W> discounts(const found& of_piece, const Selection& selection, coordinate c,
+                                   const capability::staleness_discounts& table, group<W> at) const {
+    reals<W> all;
+    if constexpr (may_be_in_groups) {
+      if (of_piece.groups.slots != 0) {
+        if (at.i + W <= of_piece.groups.in_whole) return groups.discounts(of_piece.groups, at);
+        c.index += at.i;
+        for (unsigned j = 0; j < W; ++j, ++c.index) all.of[j] = table[selection.age(c)];
+        return all;
       }
     }
-    for (unsigned j = 0; j < Width; ++j) discounts[j] = discount_value[place_of_discount(i + j)];
+    for (unsigned j = 0; j < W; ++j) all.of[j] = discount_value[place_of_discount(at.i + j)];
+    return all;
   }
 
+  /// Computes what is the same for all tiles.
+  template <class Block>
+  SLAMB_HOST_DEVICE void prepare(Block& block, const Selection& selection,
+                                 const capability::staleness_discounts& table) {
+    if constexpr (may_be_in_groups && discounts_by_age)
+      if (selection.deals_small_groups())
+        block.each([&](unsigned thread) { groups.template prepare<Threads>(thread, selection, table); });
+  }
+  /// Finds the selected elements of a piece with all threads of a block.
+  template <class Block>
+  SLAMB_HOST_DEVICE found find(Block& block, const Selection& selection, const segment& s, const coordinate& c,
+                               std::uint32_t count, const capability::staleness_discounts& table) {
+    const bool is_in_groups = in_groups(selection, s);
+    if constexpr (may_be_in_groups)
+      if (is_in_groups)
+        block.each([&](unsigned thread) { groups.template deal<Threads>(thread, selection, c, count); });
+    block.each([&](unsigned thread) { find_own(thread, selection, s, c, count, table); });
+    typename Block::template registers<std::uint32_t> those_before;
+    const std::uint32_t all =
+        block.exclusive_sum([&](unsigned thread) { return count_of(bits[thread]); }, those_before);
+    block.each([&](unsigned thread) { before[thread] = those_before[thread]; });
+    if constexpr (may_be_in_groups)
+      if (is_in_groups) return {all, groups.piece};
+    return {all, {}};
+  }
+
+ private:
   /// Finds the selected ones of this thread's elements. The piece has `count` ≤ size elements from c on. Also computes their
   /// discounts if they are needed, the selection has ages, and the piece is neither dense nor in groups.
-  template <class Selection>
-  SLAMB_HOST_DEVICE void find(unsigned thread, const Selection& selection, const segment& s, coordinate c,
-                              std::uint32_t count, capability::staleness_discounts table) {
+  SLAMB_HOST_DEVICE void find_own(unsigned thread, const Selection& selection, const segment& s, coordinate c,
+                                  std::uint32_t count, capability::staleness_discounts table) {
     const std::uint32_t first = thread * of_thread;
     const std::uint32_t own = first >= count ? 0 : (count - first < of_thread ? count - first : of_thread);
     std::uint32_t selected = 0;
     if (s.dense) {
       selected = low_bits(own);
     } else if (in_groups(selection, s)) {
-      if constexpr (InGroups) selected = own == 0 ? 0 : groups.bits(first, own);
+      if constexpr (may_be_in_groups) selected = own == 0 ? 0 : groups.bits(first, own);
     } else if constexpr (has_words<Selection>) {
       c.index += first;
       selected = own == 0 ? 0 : selection.word(c, own);
@@ -212,7 +245,7 @@ struct selected_elements {
       for_each_run(selection, c, own, [&](std::uint64_t begin, std::uint64_t length, std::uint32_t age) {
         const auto i = static_cast<std::uint32_t>(begin - c.index);
         if (age == 0) selected |= low_bits(static_cast<std::uint32_t>(length)) << i;
-        if constexpr (Discounted && capability::has_age<Selection>) {
+        if constexpr (discounts_by_age) {
           const float value = table[age];
           for (std::uint32_t j = 0; j < length; ++j) discount_value[place_of_discount(first + i + j)] = value;
         }
@@ -221,33 +254,32 @@ struct selected_elements {
     bits[thread] = selected;
   }
 
- private:
   SLAMB_HOST_DEVICE static std::uint32_t place_of_discount(std::uint32_t i) { return i + i / of_thread; }
 };
 
-/// Computes what is the same for all tiles, with all threads of a block.
-template <unsigned Threads, bool Discounted, bool InGroups, class Block, class Selection>
-SLAMB_HOST_DEVICE void prepare_selected(Block& block, selected_elements<Threads, Discounted, InGroups>& elements,
-                                        const Selection& selection, const capability::staleness_discounts& table) {
-  if constexpr (InGroups && Discounted)
-    if (selection.deals_small_groups())
-      block.each([&](unsigned thread) { elements.groups.template prepare<Threads>(thread, selection, table); });
-}
-
-/// Finds the selected elements of a piece with all threads of a block. Returns their number among the `count` elements.
-template <unsigned Threads, bool Discounted, bool InGroups, class Block, class Selection>
-SLAMB_HOST_DEVICE std::uint32_t find_selected(Block& block, selected_elements<Threads, Discounted, InGroups>& elements,
-                                              const Selection& selection, const segment& s, const coordinate& c,
-                                              std::uint32_t count, const capability::staleness_discounts& table) {
-  if constexpr (InGroups)
-    if (elements.in_groups(selection, s))
-      block.each([&](unsigned thread) { elements.groups.template deal<Threads>(thread, selection, c, count); });
-  block.each([&](unsigned thread) { elements.find(thread, selection, s, c, count, table); });
+/// The number of selected elements in a tile, found by all threads of a block.
+template <class Block, class Selection>
+SLAMB_HOST_DEVICE std::uint64_t count_selected(Block& block, const Selection& selection, const segment& s,
+                                               const tile& t) {
   typename Block::template registers<std::uint32_t> before;
-  const std::uint32_t all =
-      block.exclusive_sum([&](unsigned thread) { return count_of(elements.bits[thread]); }, before);
-  block.each([&](unsigned thread) { elements.before[thread] = before[thread]; });
-  return all;
+  return block.exclusive_sum(
+      [&](unsigned thread) {
+        if (s.dense) return thread == 0 ? t.count : 0U;
+        constexpr std::uint32_t piece = 16;
+        std::uint32_t selected = 0;
+        for (std::uint32_t first = thread * piece; first < t.count; first += Block::threads * piece) {
+          const std::uint32_t count = t.count - first < piece ? t.count - first : piece;
+          const coordinate c = coordinate_of(s, t.segment, t.first + first);
+          if constexpr (has_words<Selection>)
+            selected += count_of(selection.word(c, count));
+          else
+            for_each_run(selection, c, count, [&](std::uint64_t /*begin*/, std::uint64_t length, std::uint32_t age) {
+              if (age == 0) selected += static_cast<std::uint32_t>(length);
+            });
+        }
+        return selected;
+      },
+      before);
 }
 
 }  // namespace slamb::detail::cuda

@@ -2,26 +2,19 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <span>
 
-#include "slamb/backend/host/detail/decoded_tile_runner.hpp"
 #include "slamb/backend/host/detail/thread_pool.hpp"
-#include "slamb/backend/host/detail/tile_runner.hpp"
 #include "slamb/backend/host/detail/worker.hpp"
+#include "slamb/core/concepts.hpp"
+#include "slamb/core/config.hpp"
 #include "slamb/core/detail/process.hpp"
 #include "slamb/core/detail/stream_waiter.hpp"
-#include "slamb/detail/kernel/choose.hpp"
 #include "slamb/detail/kernel/kernel.hpp"
-#include "slamb/detail/kernel/run_pass.hpp"
-#include "slamb/detail/kernel/run_selected.hpp"
-#include "slamb/detail/kernel/two_phase.hpp"
-#include "slamb/detail/pass/layout.hpp"
-#include "slamb/detail/pass/messages.hpp"
 
 namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
@@ -45,17 +38,12 @@ class executor {
   /// Runs a kernel: small ones on this thread, others with a team for each piece of work.
   template <class Kernel>
   void launch(const Kernel& kernel) const {
-    if constexpr (requires { run(kernel); }) {
-      run(kernel);
-    } else if constexpr (is_small<Kernel>) {
-      worker alone(0, 1);
-      kernel(alone);
+    if constexpr (is_small<Kernel>) {
+      run_team(kernel, 0, 1);
     } else {
       constexpr std::size_t grain = 4;  // neighbours in memory, on one thread
-      pool_->for_each(0, kernel.work(), grain, [&kernel, count = kernel.work()](std::size_t i) {
-        worker its(i, count);
-        kernel(its);
-      });
+      const std::size_t work = kernel.work();
+      pool_->for_each(0, work, grain, [&kernel, work](std::size_t i) { run_team(kernel, i, work); });
     }
   }
 
@@ -87,91 +75,12 @@ class executor {
   static void require_memory(const void* /*memory*/, const char* /*what*/) noexcept {}
 
  private:
-  template <class Pass, class Precision>
-  void run(const run_pass<Pass, Precision>& k) const {
-    all_of(k.view, k.tiles, k.not_finite, [&k](std::size_t i) {
-      return run_tile(k.pass, k.view, i, k.sums == nullptr ? nullptr : k.sums + i * results_of<Pass>());
-    });
-  }
-  template <class Pass, class Selection, class Precision>
-  void run(const run_selected<Pass, Selection, Precision>& k) const {
-    all_of(k.view, k.tiles, k.not_finite, [&k](std::size_t i) {
-      return run_selected_tile(k.pass, k.view, k.payload, k.selection, i,
-                               Pass::sums == 0 ? nullptr : k.sums + i * Pass::sums);
-    });
-  }
-  template <class Pass>
-  void run(const run_packed<Pass>& k) const {
-    all_of(k.view, k.tiles, nullptr, [&k](std::size_t i) {
-      run_packed_tile(k.pass, k.view, k.payload, i, k.sums + i * Pass::sums);
-      return true;
-    });
-  }
-  template <class Selection>
-  void run(const place_payload<Selection>& k) const {
-    pool_->for_each(0, k.tiles, 64, [&k](std::size_t i) {
-      k.tile_offsets[i + 1] = count_selected(k.selection, k.view.segments[k.view.tiles[i].segment], k.view.tiles[i]);
-    });
-    k.tile_offsets[0] = 0;
-    for (std::size_t i = 0; i < k.tiles; ++i) k.tile_offsets[i + 1] += k.tile_offsets[i];
-    if (k.too_many != nullptr && k.tile_offsets[k.tiles] > k.capacity) *k.too_many = 1;
-  }
-  template <class Pass, class Compressor, class Precision>
-  void run(const choose_elements<Pass, Compressor, Precision>& k) const {
-    all_of(k.view, k.tiles, k.not_finite,
-           [&k](std::size_t i) { return choose_in_tile(k.pass, k.compressor, k.view, i, k.bits); });
-  }
-  template <encode_mode Work, class Storage, class Pass, class Quantizer, class Precision>
-  void run(const send_signal<Work, Storage, Pass, Quantizer, Precision>& k) const {
-    all_of(k.view, k.tiles, k.not_finite, [&k](std::size_t i) {
-      return send_tile<Work, Storage>(k.pass, k.quantizer, k.view, k.wire, i, k.statistic + i);
-    });
-  }
-  template <encode_mode Work, class Storage, class Quantizers>
-  void run(const average_signals<Work, Storage, Quantizers>& k) const {
-    k.read_flags();
-    all_of(k.view, {0, k.own.size()}, nullptr, [&k](std::size_t i) {
-      average_tile<Work, Storage>(k.quantizers, k.view, k.wire, k.own[i], k.statistic + k.own[i]);
-      return true;
-    });
-  }
-  template <class Storage, class ServerStorage, class Pass, class Quantizers, class Precision>
-  void run(const receive_mean<Storage, ServerStorage, Pass, Quantizers, Precision>& k) const {
-    all_of(k.view, k.tiles, nullptr, [&k](std::size_t i) {
-      receive_tile<Storage>(k.pass, k.quantizers, k.view, k.wire, i,
-                            k.sums == nullptr ? nullptr : k.sums + i * results_of<Pass>());
-      if constexpr (error_array<ServerStorage>::exists)
-        if (k.wire.tiles[i].owner == k.wire.rank)
-          keep_server_error<ServerStorage>(server_quantizer(k.quantizers), k.view, k.wire, i);
-      return true;
-    });
-  }
-  template <class Storage, class Pass, class Quantizer, class Precision>
-  void run(const measure_error<Storage, Pass, Quantizer, Precision>& k) const {
-    all_of(k.view, k.tiles, nullptr, [&k](std::size_t i) {
-      measure_tile<Storage>(k.pass, k.quantizer, k.view, k.wire, i, k.squares + 2 * i);
-      return true;
-    });
-  }
-
-  // Calls body(i) for all tiles. It returns true if all checked values are finite.
-  template <class Body>
-  void all_of(const model_view& view, tile_range tiles, std::uint32_t* not_finite, const Body& body) const {
-    run_tiles(
-        view, tiles, not_finite,
-        [](const void* context, std::size_t i) { return (*static_cast<const Body*>(context))(i); }, &body);
-  }
-
-  // Type-erased, so that all bodies share this code.
-  void run_tiles(const model_view& view, tile_range tiles, std::uint32_t* not_finite,
-                 bool (*body)(const void* context, std::size_t tile), const void* context) const {
-    if (view.skip != nullptr && *view.skip != 0) return;
-    std::atomic<bool> all{true};
-    constexpr std::size_t grain = 4;  // neighbours in memory, on one thread
-    pool_->for_each(tiles.first, tiles.last, grain, [&all, body, context](std::size_t i) {
-      if (!body(context, i)) all.store(false, std::memory_order_relaxed);
-    });
-    if (not_finite != nullptr && !all.load(std::memory_order_relaxed)) *not_finite = 1;
+  // Works with variables of its own: compilers keep them in registers, because no store through a pointer can change them.
+  template <class Kernel>
+  [[gnu::noinline]] SLAMB_FLATTEN static void run_team(const Kernel& kernel, std::size_t number, std::size_t teams) {
+    const Kernel own = kernel;
+    worker team(number, teams);
+    own(team);
   }
 
   std::unique_ptr<thread_pool, destroy_in_own_process> pool_;

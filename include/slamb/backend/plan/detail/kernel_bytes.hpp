@@ -12,6 +12,7 @@
 #include "slamb/core/storage_bytes.hpp"
 #include "slamb/detail/kernel/active.hpp"
 #include "slamb/detail/kernel/choose.hpp"
+#include "slamb/detail/kernel/place_payload.hpp"
 #include "slamb/detail/kernel/run_pass.hpp"
 #include "slamb/detail/kernel/run_selected.hpp"
 #include "slamb/detail/kernel/segments.hpp"
@@ -124,7 +125,7 @@ double bytes_of(const run_packed<Pass>& /*k*/, const counted_model& model) {
 }
 
 template <class Selection>
-double bytes_of(const place_payload<Selection>& k, const counted_model& model) {
+double bytes_of(const count_selected_elements<Selection>& k, const counted_model& model) {
   return is_bitmap<resolved_t<Selection>> ? model.elements(k.view, {0, k.tiles}) * bytes_of_bit : 0.0;
 }
 

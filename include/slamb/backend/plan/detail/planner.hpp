@@ -84,9 +84,12 @@ class planner {
     to_->bytes += bytes_of(kernel, to_->model);
   }
 
+  /// A device reads the overflow flags of signals in the kernel that averages them.
   template <class... Functions>
   void invoke(const Functions&... functions) const {
-    if constexpr (!(std::is_same_v<Functions, nothing_to_do> && ...)) ++to_->launches;
+    constexpr bool has_no_kernel =
+        ((std::is_same_v<Functions, nothing_to_do> || std::is_same_v<Functions, read_overflow_flags>)&&...);
+    if constexpr (!has_no_kernel) ++to_->launches;
     (run(functions), ...);
   }
 
@@ -120,13 +123,14 @@ class planner {
             cut.count / layout::tile_size * chosen_of(layout::tile_size) + chosen_of(cut.count % layout::tile_size);
   }
 
-  // The size of the payload is all that a step reads.
+  // Of the offsets in a payload, a step reads its size alone. A device finds them by one kernel, not by two, if the selection
+  // counts elements itself.
   template <class Selection>
-  void look_at(const place_payload<Selection>& k) const {
+  void look_at(const count_selected_elements<Selection>& k) const {
     to_->selected = size_of_payload(resolved(k.selection));
     to_->model.payload = static_cast<double>(to_->selected);
     k.tile_offsets[k.tiles] = to_->selected;
-    if (k.too_many != nullptr && to_->selected > k.capacity) *k.too_many = 1;
+    if (capability::has_selected_before<resolved_t<Selection>>) --to_->launches;
   }
 
   template <class Selection>

@@ -215,22 +215,20 @@ SLAMB_DECL void optimizer_core::set_gradient(std::size_t tensor, const parameter
   if (its.size > 0 && its.has_gradient != (gradient.address() != nullptr))
     overlap.require_closed("set_gradient() between a null gradient and another");
   if (overlap.is_ready(tensor)) overlap.require_closed("set_gradient() of a tensor that is ready");
-  std::vector<segment> changed(tensors.segments().begin(), tensors.segments().end());
-  changed[tensor].point_at(gradient);
-  upload_gradients(std::move(changed), tensor, 1);
+  point_at(tensor, std::span(&gradient, 1));
 }
 
 SLAMB_DECL void optimizer_core::set_gradients(std::span<const parameter::gradient_pointer> gradients) {
   tensors.require_gradients(gradients);
-  std::vector<segment> changed(tensors.segments().begin(), tensors.segments().end());
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
-    const bool had_gradient = changed[i].has_gradient;
-    changed[i].point_at(gradients[i]);
-    if (overlap.is_ready(i) || changed[i].has_gradient != had_gradient)
+  const std::span<const segment> now = std::as_const(tensors).segments();
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    if (overlap.is_ready(i) || (now[i].size > 0 && now[i].has_gradient != (gradients[i].address() != nullptr)))
       overlap.require_closed_for("set_gradients() with tensor ", i,
                                  overlap.is_ready(i) ? " ready" : " from a null gradient to another, or back,");
-  }
-  upload_gradients(std::move(changed), 0, gradients.size());
+  std::size_t first = 0, last = gradients.size();
+  while (first < last && now[first].is_at(gradients[first])) ++first;
+  while (first < last && now[last - 1].is_at(gradients[last - 1])) --last;
+  point_at(first, gradients.subspan(first, last - first));
 }
 
 SLAMB_DECL any_view optimizer_core::whole_view() const noexcept {
@@ -303,11 +301,16 @@ SLAMB_DECL void optimizer_core::upload_tensors() {
     on_->upload(std::as_const(tensors).segments(), memory.view(segments_));
 }
 
-// Uploads the changed entries first … first + count − 1. Passes of a node read other gradients, but the same `has_gradient`.
-SLAMB_DECL void optimizer_core::upload_gradients(std::vector<segment> changed, std::size_t first, std::size_t count) {
-  const auto some = std::span<const segment>(changed).subspan(first, count);
-  on_->upload(some, local.given(memory, memory.view(segments_)).subspan(first, count));
-  std::ranges::copy(changed, tensors.segments().begin());
+// Uploads only the entries of these tensors, first …. Passes of a node read other gradients, but the same `has_gradient`.
+SLAMB_DECL void optimizer_core::point_at(std::size_t first, std::span<const parameter::gradient_pointer> gradients) {
+  require_no_capture("pointers to gradients are copied to the device");
+  if (gradients.empty()) return;
+  const std::span<segment> own = tensors.segments().subspan(first, gradients.size());
+  changed_.assign(own.begin(), own.end());
+  for (std::size_t i = 0; i < gradients.size(); ++i) changed_[i].point_at(gradients[i]);
+  on_->upload(std::span<const segment>(changed_),
+              local.given(memory, memory.view(segments_)).subspan(first, gradients.size()));
+  std::ranges::copy(changed_, own.begin());
   if (local.is_active()) local.start(*this, memory.view(segments_));
   hash_runtime_options();
 }

@@ -88,14 +88,12 @@ SLAMB_DECL void recipe_base::with_averaged_parameters(const std::function<void()
       *core_, [this] { average(); }, evaluate);
 }
 
-SLAMB_DECL void recipe_base::save_state(const byte_sink& to, const save_options& options) const {
+SLAMB_DECL void recipe_base::save_state(const byte_sink& to, const save_options& options) {
   require_ready("save_state()");
   const state_summary summary{core_->steps(), std::as_const(core_->tensors).segments().size(),
                               core_->tensors.elements()};
   save_parts(
-      core_->on(), kind(), owner(),
-      [this](const state_visitor& part) { const_cast<recipe_base*>(this)->visit_all(part); },  // only reads
-      to, options, summary);
+      core_->on(), kind(), owner(), [this](const state_visitor& part) { visit_all(part); }, to, options, summary);
 }
 
 SLAMB_DECL void recipe_base::load_state(const byte_source& from, const restore_options& options) {

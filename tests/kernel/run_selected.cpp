@@ -1,5 +1,4 @@
-// Passes over selected elements, and the elements' places in the payload, emulated on the CPU and compared with the host
-// backend.
+// Passes over selected elements, and the elements' places in the payload, emulated and on the host.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -7,35 +6,35 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <stdexcept>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "slamb/backend/cuda/detail/emulator.hpp"
-#include "slamb/backend/cuda/detail/pass_kernel.hpp"
-#include "slamb/backend/cuda/detail/payload_offset_kernels.hpp"
-#include "slamb/backend/cuda/detail/selected_kernel.hpp"
-#include "slamb/backend/host/detail/executor.hpp"
-#include "slamb/communicator/any_communicator.hpp"
-#include "slamb/communicator/self_communicator.hpp"
 #include "slamb/compressor/random_k.hpp"
+#include "slamb/detail/kernel/run_pass.hpp"
+#include "slamb/detail/kernel/run_selected.hpp"
 #include "slamb/optimizer/detail/slamb_passes.hpp"
 #include "slamb/optimizer/detail/sparse_gradient.hpp"
 #include "slamb/trust_ratio/rescaled_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
 #include "support/cuda_model.hpp"
 #include "support/cuda_payload.hpp"
+#include "support/launchers.hpp"
 #include "support/sparse_memory.hpp"
 
-namespace backend_cuda_selected_kernel_tests {
+namespace kernel_run_selected_tests {
 namespace {
 
-using slamb::detail::cuda::emulator;
-using slamb::detail::cuda::packed_kernel;
-using slamb::detail::cuda::selected_kernel;
+using slamb::detail::run_packed;
+using slamb::detail::run_selected;
+using test_support::emulated;
+using test_support::emulated_on;
 using test_support::for_every_launch;
 using test_support::guarded_model;
 using test_support::guarded_payload;
+using test_support::host_launcher;
 using test_support::model_spec;
 using test_support::poisoned_doubles;
 namespace array = slamb::detail::array;
@@ -48,67 +47,46 @@ model_spec spec_of(unsigned alignment) {
   return {.sizes = {1, 300, 0, 77, 9000, 40}, .alignment = alignment, .cut = alignment == 3 ? 500U : 0U, .dense = {3}};
 }
 
-std::vector<std::uint64_t> placed_by_host(const slamb::detail::layout& tensors, const auto& selection) {
-  std::vector<std::uint64_t> tile_offsets(tensors.tiles().size() + 1);
-  const slamb::detail::view_in<> view{{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()}};
-  slamb::detail::host::executor(1, 1).scan_payload_offsets(view, selection, tile_offsets,
-                                                           slamb::any_communicator<>(slamb::self_communicator()));
+/// The offsets of tiles, by a launcher. Checks that it writes no more than them, and notices if there is too little room.
+template <class Launcher, class Selection>
+std::vector<std::uint64_t> placed_by(const Launcher& launcher, const slamb::detail::model_view& view, std::size_t tiles,
+                                     const Selection& selection) {
+  if (tiles == 0) return {0};
+  constexpr std::uint64_t poison = 0xFFFFFFFFDEADBEEFU;
+  std::vector<std::uint64_t> tile_offsets(tiles + 2, poison);
+  const auto place = [&](std::vector<std::uint64_t>& to, std::uint64_t capacity, std::uint32_t* too_many) {
+    slamb::detail::place_tiles(launcher, view, selection, std::span(to.data(), tiles + 1), capacity, too_many);
+  };
+  place(tile_offsets, std::numeric_limits<std::uint64_t>::max(), nullptr);
+  CHECK(tile_offsets.back() == poison);
+  tile_offsets.pop_back();
+  std::vector<std::uint64_t> again(tiles + 1, poison);
+  std::uint32_t too_many = 7;
+  std::uint64_t capacity = tile_offsets.back();
+  place(again, capacity, &too_many);
+  CHECK(too_many == 7);
+  if (capacity-- > 0) {
+    place(again, capacity, &too_many);
+    CHECK(too_many == 1);
+  }
+  CHECK(again == tile_offsets);
   return tile_offsets;
+}
+std::vector<std::uint64_t> placed_by_host(const slamb::detail::layout& tensors, const auto& selection) {
+  return placed_by(host_launcher(), {.segments = tensors.segments().data(), .tiles = tensors.tiles().data()},
+                   tensors.tiles().size(), selection);
 }
 
 void check_places(const std::vector<std::uint64_t>& places, const std::vector<std::uint64_t>& expected) {
   CHECK(places == expected);
 }
 
-/// Computes places from counts. The counts lie between two poisoned words: the first becomes 0, the last is removed.
-void place_counted(const emulator& launcher, std::size_t tiles, std::vector<std::uint64_t>& tile_offsets,
-                   std::uint64_t poison) {
-  CHECK(tile_offsets.front() == poison);  // not yet computed
-  const slamb::detail::cuda::place_tiles_kernel place{.tiles = tiles, .tile_offsets = tile_offsets.data()};
-  launcher.launch(place, place.work());
-  CHECK(tile_offsets.back() == poison);
-  tile_offsets.pop_back();
-}
-
-std::vector<std::uint64_t> placed_by_kernels(const emulator& launcher, const slamb::detail::model_view& view,
-                                             std::size_t tiles, const auto& selection) {
-  constexpr std::uint64_t poison = 0xFFFFFFFFDEADBEEFU;
-  std::vector<std::uint64_t> tile_offsets(tiles + 2, poison);
-  using selection_type = std::remove_cvref_t<decltype(selection)>;
-  const slamb::detail::cuda::count_selected_kernel<selection_type> count{view, selection, tiles, tile_offsets.data()};
-  launcher.launch(count, count.work());
-  place_counted(launcher, tiles, tile_offsets, poison);
-  return tile_offsets;
-}
-
-/// Checks that one kernel finds the same places as two kernels do, and that it notices if there is too little room.
-template <class Selection>
-void check_placed_at_once(const emulator& launcher, const slamb::detail::model_view& view,
-                          const std::vector<std::uint64_t>& expected, const Selection& selection) {
-  constexpr std::uint64_t poison = 0xFFFFFFFFDEADBEEFU;
-  std::vector<std::uint64_t> tile_offsets(expected.size() + 1, poison);
-  std::uint32_t too_many = 7;
-  slamb::detail::cuda::place_kernel<Selection> place{
-      view, selection, expected.size() - 1, tile_offsets.data(), expected.back(), &too_many};
-  launcher.launch(place, place.work());
-  CHECK(too_many == 7);
-  CHECK(tile_offsets.back() == poison);
-  tile_offsets.pop_back();
-  CHECK(tile_offsets == expected);
-  if (expected.back() == 0) return;
-  --place.capacity;
-  launcher.launch(place, place.work());
-  CHECK(too_many == 1);
-}
-
 /// Compares the memory and sums of a launch with the host's. The function is not a template, so that it is compiled once.
 void check_launch(bool same_model, bool same_payload, const std::vector<double>& sums,
-                  const std::vector<double>& host_sums, const std::vector<double>& first_sums,
-                  std::uint32_t not_finite) {
+                  const std::vector<double>& host_sums, const std::vector<double>& first_sums) {
   CHECK(same_model);
   CHECK(same_payload);
   CHECK(test_support::are_near(sums, host_sums));
-  CHECK(not_finite == 7);
   CHECK(test_support::are_same(sums, first_sums));
 }
 
@@ -120,7 +98,7 @@ void check_written(const guarded_model& on_device, std::span<const std::size_t> 
     if ((writes & bit) != 0) CHECK(on_device.unwritten(bit) == 0);
 }
 
-void check_finite(std::uint32_t not_finite) { CHECK(not_finite == 0); }
+void check_finite(std::uint32_t not_finite) { CHECK(not_finite == 7); }
 
 /// Runs a selected pass over a model of `spec`, made by make(model), on the host, and compares each launch with it.
 template <class Selection, class Make>
@@ -135,25 +113,23 @@ void expect_selected_as_host(model_spec spec, const Selection& selection, const 
     return payload_type(tile_offsets, on_host.tensors(), spec, pass_type::receives, has_compression_error);
   };
   const slamb::detail::tile_range tiles = on_host.tiles();
-  std::vector<double> host_sums = poisoned_doubles((tiles.last + 1) * pass_type::sums);
-  payload_type host_payload = payload_of();
-  const slamb::detail::host::executor executor(1, 1);
-  std::uint32_t host_not_finite = 0;
-  executor.run(make(on_host), on_host.view(), host_payload.view(), selection, tiles, host_sums.data(),
-               &host_not_finite);
-  check_finite(host_not_finite);
+  const auto sums_of = [&](const auto& launcher, const guarded_model& m, const payload_type& payload) {
+    std::vector<double> sums = poisoned_doubles((tiles.last + 1) * pass_type::sums);
+    std::uint32_t not_finite = 7;
+    launcher.launch(run_selected{make(m), m.view(), payload.view(), selection, tiles, sums.data(), &not_finite});
+    check_finite(not_finite);
+    return sums;
+  };
+  const payload_type host_payload = payload_of();
+  const std::vector<double> host_sums = sums_of(host_launcher(), on_host, host_payload);
 
   std::vector<double> first_sums;
-  for_every_launch([&](const emulator& launcher) {
+  for_every_launch([&](const emulated& launcher) {
     guarded_model on_device(spec);
-    payload_type payload = payload_of();
-    std::vector<double> sums = poisoned_doubles(host_sums.size());
-    std::uint32_t not_finite = 7;
-    const selected_kernel<pass_type, Selection> kernel{make(on_device), on_device.view(), payload.view(), selection,
-                                                       tiles,           sums.data(),      &not_finite};
-    launcher.launch(kernel, kernel.work());
+    const payload_type payload = payload_of();
+    const std::vector<double> sums = sums_of(launcher, on_device, payload);
     if (first_sums.empty()) first_sums = sums;
-    check_launch(on_device == on_host, payload == host_payload, sums, host_sums, first_sums, not_finite);
+    check_launch(on_device == on_host, payload == host_payload, sums, host_sums, first_sums);
     const std::size_t unwritten[] = {payload.unwritten(0), payload.unwritten(1), payload.unwritten(2)};
     check_written(on_device, unwritten, pass_type::packs::count,
                   test_support::streams_of(typename pass_type::writes()));
@@ -217,7 +193,7 @@ void expect_all_as_host(unsigned alignment, std::uint64_t t) {
 
 }  // namespace
 
-TEST_CASE("cuda selected_kernel: payload, ages, model and sums have the host's bits, with every selection") {
+TEST_CASE("run_selected: payload, ages, model and sums have the host's bits, with every selection") {
   std::uint64_t t = 1;
   for (unsigned alignment = 0; alignment <= 4; ++alignment) {
     CAPTURE(alignment);
@@ -226,7 +202,7 @@ TEST_CASE("cuda selected_kernel: payload, ages, model and sums have the host's b
   }
 }
 
-TEST_CASE("cuda selected_kernel: tails of every length, and ten thousand tensors of one element") {
+TEST_CASE("run_selected: tails of every length, and ten thousand tensors of one element") {
   model_spec tails;
   for (std::size_t tail = 0; tail < 16; ++tail) tails.sizes.insert(tails.sizes.end(), {tail, 4096 + tail, 8192 + tail});
   const model_spec many{.sizes = std::vector<std::size_t>(10000, 1)};
@@ -238,7 +214,7 @@ TEST_CASE("cuda selected_kernel: tails of every length, and ten thousand tensors
   }
 }
 
-TEST_CASE("cuda placement_kernels: counts and places equal the host's") {
+TEST_CASE("place_tiles: counts and places equal the host's") {
   for (const std::uint64_t t : {1U, 2U, 3U, 300U}) {
     for (const std::uint64_t cut : {0U, 37U}) {
       guarded_model m({.sizes = {1, 300, 0, 77, 9000, 40, 20000}, .filled = 0, .cut = cut, .dense = {3}});
@@ -246,46 +222,52 @@ TEST_CASE("cuda placement_kernels: counts and places equal the host's") {
       test_support::for_every_selection(m.tensors(), t, [&](const auto& selection) {
         CAPTURE(number++);
         const std::vector<std::uint64_t> expected = placed_by_host(m.tensors(), selection);
-        for_every_launch([&](const emulator& launcher) {
-          check_places(placed_by_kernels(launcher, m.view(), m.tensors().tiles().size(), selection), expected);
-          if constexpr (slamb::capability::has_selected_before<std::remove_cvref_t<decltype(selection)>>)
-            check_placed_at_once(launcher, m.view(), expected, selection);
+        for_every_launch([&](const emulated& launcher) {
+          check_places(placed_by(launcher, m.view(), m.tensors().tiles().size(), selection), expected);
         });
       });
     }
   }
 }
 
-TEST_CASE("cuda placement_kernels: any number of tiles, more than 2^32 elements, and their memory") {
+namespace {
+
+/// Says that a tile of one element has a number of elements that no tile has.
+struct made_up_counts {
+  static constexpr bool runs_on_device = true;
+
+  const std::uint32_t* counts;
+
+  bool selects(slamb::coordinate) const { throw std::logic_error("made_up_counts: runs say all"); }
+  template <class Visit>
+  void runs(slamb::coordinate c, std::uint64_t count, Visit&& visit) const {
+    for (std::uint64_t i = c.index; i < c.index + count; ++i) visit(i, counts[i], 0U);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("place_tiles: any number of tiles, and more than 2^32 elements") {
   test_support::random_source source(2);
-  for (const std::size_t tiles : {0U, 1U, 2U, 4095U, 4096U, 4097U, 50000U}) {
+  for (const std::size_t tiles : {1U, 2U, 4095U, 4096U, 4097U, 50000U}) {
     CAPTURE(tiles);
-    std::vector<std::uint64_t> counts(tiles + 1, ~std::uint64_t{0});  // the first is not read
-    for (std::size_t i = 1; i <= tiles; ++i) counts[i] = source.below(1U << 20U);
+    std::vector<std::uint32_t> counts(tiles);
     std::vector<std::uint64_t> expected(tiles + 1, 0);
-    for (std::size_t i = 1; i <= tiles; ++i) expected[i] = expected[i - 1] + counts[i];
+    for (std::size_t i = 0; i < tiles; ++i) {
+      counts[i] = static_cast<std::uint32_t>(source.below(1U << 20U));
+      expected[i + 1] = expected[i] + counts[i];
+    }
     if (tiles == 50000) CHECK(expected.back() > std::uint64_t{1} << 34U);
-    for_every_launch([&](const emulator& launcher) {
-      std::vector<std::uint64_t> tile_offsets = counts;
-      std::uint32_t too_many = 7;
-      const slamb::detail::cuda::place_tiles_kernel place{
-          .tiles = tiles, .tile_offsets = tile_offsets.data(), .capacity = expected.back(), .too_many = &too_many};
-      launcher.launch(place, place.work());
-      CHECK(tile_offsets == expected);
-      CHECK(too_many == 7);
-      tile_offsets = counts;
-      if (tiles == 0) return;
-      tile_offsets = counts;
-      const slamb::detail::cuda::place_tiles_kernel short_of_room{
-          .tiles = tiles, .tile_offsets = tile_offsets.data(), .capacity = expected.back() - 1, .too_many = &too_many};
-      launcher.launch(short_of_room, short_of_room.work());
-      CHECK(tile_offsets == expected);
-      CHECK(too_many == 1);
-    });
+    const guarded_model m({.sizes = {tiles}, .filled = 0, .cut = 1});
+    const auto check = [&](const auto& launcher) {
+      check_places(placed_by(launcher, m.view(), tiles, made_up_counts{counts.data()}), expected);
+    };
+    check(emulated_on(1, slamb::detail::cuda::thread_order::backwards));
+    check(emulated_on(1000));  // the host would look for as many elements
   }
 }
 
-TEST_CASE("cuda packed_kernel: the sums of the payload are added as on the host") {
+TEST_CASE("run_packed: the sums of the payload are added as on the host") {
   for (unsigned alignment = 0; alignment <= 4; ++alignment) {
     CAPTURE(alignment);
     const guarded_model m(spec_of(alignment));
@@ -299,14 +281,16 @@ TEST_CASE("cuda packed_kernel: the sums of the payload are added as on the host"
       const std::size_t tiles = m.tensors().tiles().size();
       std::vector<double> before = poisoned_doubles(tiles * 4 + 1);
       for (std::size_t i = 4; i < tiles * 4; ++i) before[i] = static_cast<double>(i % 13);
-      std::vector<double> expected = before;
-      slamb::detail::host::executor(1, 1).run_packed(pass, m.view(), payload.view(), {1, tiles}, expected.data());
-      std::vector<double> first_sums;
-      for_every_launch([&](const emulator& launcher) {
+      const auto sums_of = [&](const auto& launcher) {
         std::vector<double> sums = before;
-        const packed_kernel<slamb::detail::sum_received<rescaled>> kernel{
-            pass, m.view(), payload.view(), {1, tiles}, sums.data()};
-        launcher.launch(kernel, kernel.work());
+        launcher.launch(
+            run_packed<slamb::detail::sum_received<rescaled>>{pass, m.view(), payload.view(), {1, tiles}, sums.data()});
+        return sums;
+      };
+      const std::vector<double> expected = sums_of(host_launcher());
+      std::vector<double> first_sums;
+      for_every_launch([&](const emulated& launcher) {
+        const std::vector<double> sums = sums_of(launcher);
         CHECK(test_support::are_near(sums, expected));
         if (first_sums.empty()) first_sums = sums;
         CHECK(test_support::are_same(sums, first_sums));
@@ -316,7 +300,7 @@ TEST_CASE("cuda packed_kernel: the sums of the payload are added as on the host"
   }
 }
 
-TEST_CASE("cuda selected_kernel: finds a value that is not finite, selected or not") {
+TEST_CASE("run_selected: finds a value that is not finite, selected or not") {
   const model_spec spec{.sizes = {3, 4096 + 21, 50}, .filled = stream::gradient | stream::momentum, .dense = {2}};
   guarded_model m(spec);
   using pass_type = slamb::detail::form_payload<slamb::unit_trust_ratio>;
@@ -326,9 +310,14 @@ TEST_CASE("cuda selected_kernel: finds a value that is not finite, selected or n
   const guarded_payload<std::uint8_t> payload(tile_offsets, m.tensors(), spec, false, true);
   const auto finds = [&](std::uint32_t first) {
     std::uint32_t not_finite = first;
-    const selected_kernel<pass_type, std::remove_cv_t<decltype(selection)>> kernel{
-        {tables.update(m.view())}, m.view(), payload.view(), selection, m.tiles(), nullptr, &not_finite};
-    emulator(2, slamb::detail::cuda::thread_order::backwards).launch(kernel, kernel.work());
+    const run_selected kernel{
+        pass_type{tables.update(m.view())}, m.view(), payload.view(), selection, m.tiles(), nullptr, &not_finite};
+    std::uint32_t on_host = first;
+    run_selected of_host = kernel;
+    of_host.not_finite = &on_host;
+    host_launcher().launch(of_host);
+    emulated_on(2, slamb::detail::cuda::thread_order::backwards).launch(kernel);
+    CHECK(on_host == not_finite);
     return not_finite;
   };
   CHECK(finds(0) == 0);
@@ -345,11 +334,11 @@ TEST_CASE("cuda selected_kernel: finds a value that is not finite, selected or n
   CHECK(finds(0) == 0);
 }
 
-TEST_CASE("cuda selected_kernel: a skipped step changes nothing") {
+TEST_CASE("run_selected: a skipped step changes nothing") {
   const model_spec spec = spec_of(0);
   const auto selection = slamb::random_k<slamb::sampling::bernoulli>{.k = 0.5}.at(2);
   for (const std::uint32_t skip : {0U, 1U})
-    for_every_launch([&](const emulator& launcher) {
+    for_every_launch([&](const emulated& launcher) {
       guarded_model m(spec);
       m.gradient(4)[0] = std::numeric_limits<float>::infinity();
       guarded_model untouched(spec);
@@ -361,9 +350,8 @@ TEST_CASE("cuda selected_kernel: a skipped step changes nothing") {
       view.skip = &skip;
       std::vector<double> sums = poisoned_doubles(m.tiles().last * 4);
       std::uint32_t not_finite = 0;
-      const selected_kernel<everything_selected, slamb::detail::bernoulli_selection> kernel{
-          {}, view, payload.view(), selection, m.tiles(), sums.data(), &not_finite};
-      launcher.launch(kernel, kernel.work());
+      launcher.launch(
+          run_selected{everything_selected{}, view, payload.view(), selection, m.tiles(), sums.data(), &not_finite});
       CHECK((m == untouched) == (skip != 0));
       CHECK((payload == untouched_payload) == (skip != 0));
       CHECK(test_support::are_same(sums, poisoned_doubles(sums.size())) == (skip != 0));
@@ -371,29 +359,21 @@ TEST_CASE("cuda selected_kernel: a skipped step changes nothing") {
 
       const test_support::made_up_tables<rescaled> tables(m.tensors(), {});
       std::vector<double> added(m.tiles().last * 4, 1.0);
-      const packed_kernel<slamb::detail::sum_received<rescaled>> packed{
-          {tables.update(view), 0.25F}, view, untouched_payload.view(), m.tiles(), added.data()};
-      launcher.launch(packed, packed.work());
+      launcher.launch(run_packed<slamb::detail::sum_received<rescaled>>{
+          {tables.update(view), 0.25F}, view, untouched_payload.view(), m.tiles(), added.data()});
       CHECK((added == std::vector<double>(added.size(), 1.0)) == (skip != 0));
 
       const std::vector<std::uint64_t> nothing(tile_offsets.size(), 12345);
       std::vector<std::uint64_t> placed = nothing;
-      const std::size_t tiles = m.tiles().last;
-      launcher.launch(
-          slamb::detail::cuda::count_selected_kernel<slamb::detail::bernoulli_selection>{view, selection, tiles,
-                                                                                         placed.data()},
-          tiles);
-      CHECK((placed == nothing) == (skip != 0));
-      placed = nothing;
       std::uint32_t too_many = 0;
-      launcher.launch(slamb::detail::cuda::place_tiles_kernel{tiles, placed.data(), &skip, 1, &too_many}, 1);
+      place_tiles(launcher, view, selection, placed, 1, &too_many);
       CHECK((placed == nothing) == (skip != 0));
       CHECK(too_many == (skip == 0 ? 1U : 0U));
     });
 }
 
-TEST_CASE("cuda selected_kernel: packing a payload clears the rest of its buffer") {
-  for_every_launch([](const emulator& launcher) {
+TEST_CASE("run_selected: packing a payload clears the rest of its buffer") {
+  const auto check = [](const auto& launcher) {
     using pass = slamb::detail::form_payload<rescaled>;
     model_spec spec = spec_of(0);
     spec.filled = test_support::streams_of(pass::reads());
@@ -410,23 +390,21 @@ TEST_CASE("cuda selected_kernel: packing a payload clears the rest of its buffer
           .plane = {plane.data(), plane.data() + size + 6000, plane.data() + 2 * (size + 6000)},
           .capacity = capacity};
       std::vector<double> sums = poisoned_doubles(tiles * pass::sums);
-      const slamb::detail::cuda::selected_kernel<pass, std::remove_cvref_t<decltype(selection)>> kernel{
-          {tables.update(m.view())}, m.view(), payload, selection, {0, tiles}, sums.data(), nullptr};
-      launcher.launch(kernel, kernel.work());
+      launcher.launch(
+          run_selected{pass{tables.update(m.view())}, m.view(), payload, selection, {0, tiles}, sums.data()});
       for (std::uint64_t i = size; i < size + 6000; ++i) REQUIRE(plane[i] == (i < capacity ? 0.0F : 7.0F));
     }
-  });
+  };
+  for_every_launch(check);
 }
 
-TEST_CASE("cuda selected_kernel: no tensors") {
-  const guarded_model m({.sizes = {}});
+TEST_CASE("run_selected: no tensors") {
   const auto selection = slamb::random_k<>{}.at(1);
-  CHECK(placed_by_kernels(emulator(), m.view(), 0, selection) == std::vector<std::uint64_t>{0});
   expect_selected_as_host({.sizes = {}}, selection,
                           [](const guarded_model& /*model*/) { return everything_selected{}; });
 }
 
-TEST_CASE("cuda selected_kernel: a tensor of more than 2^32 elements") {
+TEST_CASE("run_selected: a tensor of more than 2^32 elements") {
   constexpr std::uint64_t size = (std::uint64_t{1} << 32U) + 5;
   test_support::sparse_memory parameter(size), gradient(size), momentum(size), variance(size), ages(size / 4 + 1);
   if (!parameter || !gradient || !momentum || !variance || !ages) {
@@ -446,12 +424,16 @@ TEST_CASE("cuda selected_kernel: a tensor of more than 2^32 elements") {
   std::vector<float> received(seen, 0.7F);
   const std::vector<float> fresh{1.0F, 0.5F, 0.25F};
   const auto expect = [&](const auto& selection) {
-    using selection_type = std::remove_cvref_t<decltype(selection)>;
-    std::vector<std::uint64_t> tile_offsets(3);
-    slamb::detail::host::executor(1, 1).scan_payload_offsets(view, selection, tile_offsets,
-                                                             slamb::any_communicator<>(slamb::self_communicator()));
+    // From the first of the two tiles on: a selection that knows its elements counts those of earlier tiles.
+    const auto placed = [&](const auto& launcher) {
+      std::vector<std::uint64_t> offsets = placed_by(launcher, view, 2, selection);
+      const std::uint64_t first = offsets.front();
+      for (std::uint64_t& offset : offsets) offset -= first;
+      return offsets;
+    };
+    const std::vector<std::uint64_t> tile_offsets = placed(host_launcher());
     CHECK(tile_offsets.back() > seen / 20);
-    CHECK(placed_by_kernels(emulator(), view, 2, selection) == tile_offsets);
+    CHECK(placed(emulated_on()) == tile_offsets);
     const slamb::detail::payload_view payload{
         tile_offsets.data(), {received.data(), nullptr, nullptr}, {fresh.data(), 3}, ages.data()};
     const auto result_of = [&](const auto& run) {
@@ -469,63 +451,13 @@ TEST_CASE("cuda selected_kernel: a tensor of more than 2^32 elements") {
         all.push_back(static_cast<float>(reinterpret_cast<std::uint8_t*>(ages.data())[i]));
       return all;
     };
-    const auto by_host = result_of([&] {
-      slamb::detail::host::executor(1, 1).run(pass, view, payload, selection, {0, 2}, nullptr);
-    });
-    const auto by_kernel = result_of([&] {
-      const selected_kernel<slamb::detail::apply_received<rescaled>, selection_type> kernel{
-          pass, view, payload, selection, {0, 2}};
-      emulator().launch(kernel, kernel.work());
-    });
-    CHECK(by_host == by_kernel);
+    const run_selected kernel{pass, view, payload, selection, {0, 2}};
+    const auto by_host = result_of([&] { host_launcher().launch(kernel); });
+    CHECK(by_host == result_of([&] { emulated_on().launch(kernel); }));
     CHECK(by_host != result_of([] {}));
   };
   expect(slamb::random_k<>{.k = 0.1}.at(3));
   expect(slamb::random_k<slamb::sampling::bernoulli>{.k = 0.1}.at(3));
 }
 
-TEST_CASE("cuda selected_elements: groups agree with round robin on every element") {
-  constexpr unsigned threads = 256;
-  constexpr std::uint32_t size = 16 * threads;
-  const std::vector<float> discount = slamb::detail::discounts_by_age(0.93);
-  const slamb::capability::staleness_discounts table{discount.data(), static_cast<std::uint32_t>(discount.size())};
-  std::size_t wrong = 0, groups = 0;
-  for (const double slots : {8.0, 9.0, 10.0, 13.0, 16.0, 31.0, 32.0})
-    for (const std::uint64_t step : {1U, 3U, 7U, 40U, 12345U})
-      for (const std::uint64_t elements :
-           {std::uint64_t{1}, std::uint64_t{9}, std::uint64_t{33}, std::uint64_t{4095}, std::uint64_t{4096},
-            std::uint64_t{4097}, std::uint64_t{12288 + 5}, (std::uint64_t{1} << 33U) + 7})
-        for (std::uint64_t begin = elements > size * 8 ? elements / size * size - size : 0; begin < elements;
-             begin += size) {
-          const auto selection = slamb::random_k<>{.k = 1.0 / slots, .seed = 5}.at(step);
-          REQUIRE(selection.deals_small_groups());
-          const slamb::coordinate c{.tensor = 3, .index = begin, .tensor_size = elements};
-          const auto count = static_cast<std::uint32_t>(std::min<std::uint64_t>(size, elements - begin));
-          slamb::detail::cuda::groups_of_piece<size, true> piece;
-          for (unsigned thread = threads; thread-- > 0;) {
-            piece.prepare<threads>(thread, selection, table);
-            piece.deal<threads>(thread, selection, c, count);
-          }
-          const slamb::detail::cuda::grouped_piece known = piece.piece;
-          groups += known.in_whole;
-          CHECK(count - known.in_whole < static_cast<std::uint32_t>(slots));
-          for (std::uint32_t i = 0; i < count; ++i) {
-            slamb::coordinate at = c;
-            at.index += i;
-            const std::uint32_t in_sixteen = i % 16, of_sixteen = std::min(count - (i - in_sixteen), 16U);
-            const bool sent = ((piece.bits(i - in_sixteen, of_sixteen) >> in_sixteen) & 1U) != 0;
-            wrong += sent == selection.selects(at) ? 0 : 1;
-            if (i >= known.in_whole) continue;
-            float one[1], four[4];
-            piece.find_discounts(known, i, one);
-            wrong += one[0] == table[selection.age(at)] ? 0 : 1;
-            if (i + 4 > known.in_whole) continue;
-            piece.find_discounts(known, i, four);
-            for (std::uint32_t j = 0; j < 4; ++j, ++at.index) wrong += four[j] == table[selection.age(at)] ? 0 : 1;
-          }
-        }
-  CHECK(wrong == 0);
-  CHECK(groups > 0);
-}
-
-}  // namespace backend_cuda_selected_kernel_tests
+}  // namespace kernel_run_selected_tests

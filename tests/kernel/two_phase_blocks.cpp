@@ -1,4 +1,4 @@
-// Kernels of the compressed exchange with a scale for each block or none, compared with the host's executor.
+// Kernels of the compressed exchange with a scale for each block or none, emulated and on the host.
 #include <doctest/doctest.h>
 
 #include "slamb/compressor/floating.hpp"
@@ -11,28 +11,28 @@
 #include "support/cuda_quantized_passes.hpp"
 #include "support/cuda_quantized_sides.hpp"
 
-namespace backend_cuda_quantized_kernels_blocks_tests {
+namespace kernel_two_phase_blocks_tests {
 namespace {
 
 using namespace test_support;
 using slamb::bfloat16;
-using slamb::detail::cuda::no_storage;
+using slamb::detail::no_storage;
 
 }  // namespace
 
-TEST_CASE("cuda quantized_kernels: integers with a scale for each block, rounded at random") {
+TEST_CASE("two_phase: integers with a scale for each block, rounded at random") {
   compare_all<quantized<slamb::int8, use_the_loss, no_storage>>({.block = 128, .seed = 11});
   compare_all<quantized<slamb::int8, use_the_loss, no_storage>>({.block = 1024, .seed = 0x123456789ABCDEFU});
   compare_all<quantized<slamb::int4, refresh, bfloat16>>({.block = 16, .seed = 12});
   compare_all<quantized<slamb::integer<2>, sum_the_mean, bfloat16, no_storage>>({.block = 512, .seed = 13});
 }
 
-TEST_CASE("cuda quantized_kernels: four levels") {
+TEST_CASE("two_phase: four levels") {
   compare_all<quantized<slamb::four_levels, exchange_updates, bfloat16>>({});
   compare_all<quantized<slamb::four_levels, exchange_updates, bfloat16>>({.block = 16, .zero_aware = true});
 }
 
-TEST_CASE("cuda quantized_kernels: numbers without a scale") {
+TEST_CASE("two_phase: numbers without a scale") {
   compare_all<quantized<slamb::natural, sum_the_mean, float>>({.seed = 14});
   compare_all<quantized<slamb::natural, sum_the_mean, float>>({.seed = 15});
   compare_all<quantized<slamb::bf16, exchange_updates, float>>({});
@@ -40,4 +40,4 @@ TEST_CASE("cuda quantized_kernels: numbers without a scale") {
   compare_all<quantized<archetype_floats, sum_the_mean, float>>({});
 }
 
-}  // namespace backend_cuda_quantized_kernels_blocks_tests
+}  // namespace kernel_two_phase_blocks_tests

@@ -4,22 +4,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 
-#include "slamb/backend/cuda/detail/selected_elements.hpp"
-#include "slamb/backend/cuda/detail/tile_access.hpp"
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/config.hpp"
+#include "slamb/detail/kernel/kernel.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 
-namespace slamb::detail::cuda {
+namespace slamb::detail {
 
 /// Computes the offsets directly, for a selection with `selected_before`: the number of selected elements of a tensor before a
-/// given one. A block computes the offsets of as many tiles as it has threads. The kernel does not read `skip`: a block sets it
-/// if the payload is too large, and blocks must not read memory that other blocks write.
+/// given one. A team computes the offsets of as many tiles as it has threads. The kernel does not read `skip`: a team sets it if
+/// the payload is too large, and teams must not read memory that others write.
 template <class Selection>
-struct place_kernel {
-  static constexpr unsigned threads = 256;
+struct place_tiles_directly {
+  static constexpr unsigned tiles_of_team = 256;
 
   model_view view;
   Selection selection;
@@ -28,30 +29,30 @@ struct place_kernel {
   std::uint64_t capacity = std::numeric_limits<std::uint64_t>::max();  ///< elements that the payload may have
   std::uint32_t* too_many = nullptr;                                   ///< becomes 1 if it has more; may be null
 
-  /// The most blocks that have work to do.
-  std::size_t work() const noexcept { return (tiles + threads - 1) / threads; }
+  std::size_t work() const noexcept { return (tiles + tiles_of_team - 1) / tiles_of_team; }
 
-  template <class Block>
-  SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    for (std::size_t first = block.index() * threads; first < tiles; first += block.count() * threads) {
+  template <class Team>
+  SLAMB_HOST_DEVICE void operator()(Team& team) const {
+    static_assert(Team::threads == tiles_of_team);
+    for (std::size_t first = team.index() * Team::threads; first < tiles; first += team.count() * Team::threads) {
       const tile begin = view.tiles[first];
-      const double tensors_before = block.sum([&](unsigned thread) {  // exact: below 2^53
+      const double tensors_before = team.sum([&](unsigned thread) {  // exact: below 2^53
         double own = 0.0;
-        for (std::uint32_t i = thread; i < begin.segment; i += threads)
+        for (std::uint32_t i = thread; i < begin.segment; i += Team::threads)
           own += static_cast<double>(before(i, view.segments[i].size));
         return own;
       });
       const std::uint64_t payload_before =
           static_cast<std::uint64_t>(tensors_before) + before(begin.segment, begin.first);
-      typename Block::template registers<std::uint32_t> tiles_before;
-      const std::uint32_t all = block.exclusive_sum(
+      typename Team::template registers<std::uint32_t> tiles_before;
+      const std::uint32_t all = team.exclusive_sum(
           [&](unsigned thread) { return first + thread < tiles ? active(view.tiles[first + thread]) : 0U; },
           tiles_before);
-      block.each([&](unsigned thread) {
+      team.each([&](unsigned thread) {
         if (first + thread < tiles) tile_offsets[first + thread] = payload_before + tiles_before[thread];
       });
-      if (tiles - first > threads) continue;
-      block.first([&] {
+      if (tiles - first > Team::threads) continue;
+      team.first([&] {
         tile_offsets[tiles] = payload_before + all;
         if (payload_before + all > capacity && too_many != nullptr) *too_many = 1;
       });
@@ -69,55 +70,30 @@ struct place_kernel {
   }
 };
 
-/// Counts the selected elements of each tile, one block for each tile, by asking the selection for every element.
+/// Counts the selected elements of each tile.
 template <class Selection>
-struct count_selected_kernel {
-  static constexpr unsigned threads = 256;
-
+struct count_selected_elements {
   model_view view;
   Selection selection;
   std::size_t tiles = 0;                  ///< of all tensors
   std::uint64_t* tile_offsets = nullptr;  ///< [tiles + 1] receives the count of tile i at i + 1
 
-  /// The most blocks that have work to do.
   std::size_t work() const noexcept { return tiles; }
 
-  template <class Block>
-  SLAMB_HOST_DEVICE void operator()(Block& block) const {
+  template <class Team>
+  SLAMB_HOST_DEVICE void operator()(Team& team) const {
     if (is_skipped(view.skip)) return;
-    for (std::size_t i = block.index(); i < tiles; i += block.count()) {
+    for (std::size_t i = team.index(); i < tiles; i += team.count()) {
       const tile t = view.tiles[i];
-      typename Block::template registers<std::uint32_t> before;
-      const std::uint32_t all = block.exclusive_sum([&](unsigned thread) { return seen(t, thread); }, before);
-      block.first([&] { tile_offsets[i + 1] = all; });
+      const std::uint64_t all = count_selected(team, resolved(selection), view.segments[t.segment], t);
+      team.first([&] { tile_offsets[i + 1] = all; });
     }
-  }
-
- private:
-  // The number of selected elements among this thread's.
-  SLAMB_HOST_DEVICE std::uint32_t seen(const tile& t, unsigned thread) const {
-    const segment& s = view.segments[t.segment];
-    if (s.dense) return thread == 0 ? t.count : 0U;
-    constexpr std::uint32_t piece = 16;
-    std::uint32_t selected = 0;
-    for (std::uint32_t first = thread * piece; first < t.count; first += threads * piece) {
-      const std::uint32_t count = t.count - first < piece ? t.count - first : piece;
-      const coordinate c = coordinate_of(s, t.segment, t.first + first);
-      if constexpr (has_words<resolved_t<Selection>>)
-        selected += count_of(resolved(selection).word(c, count));
-      else
-        for_each_run(resolved(selection), c, count,
-                     [&](std::uint64_t /*begin*/, std::uint64_t length, std::uint32_t age) {
-                       if (age == 0) selected += static_cast<std::uint32_t>(length);
-                     });
-    }
-    return selected;
   }
 };
 
-/// Turns the counts of all tiles into offsets, in one block.
-struct place_tiles_kernel {
-  static constexpr unsigned threads = 1024;
+/// Turns the counts of all tiles into offsets, in one team.
+struct add_up_counts {
+  static constexpr bool is_small = true;
 
   std::size_t tiles = 0;
   /// [tiles + 1] from index 1 on the counts, each below 2^20; becomes the offsets, then the payload's size.
@@ -126,23 +102,22 @@ struct place_tiles_kernel {
   std::uint64_t capacity = std::numeric_limits<std::uint64_t>::max();  ///< elements that the payload may have
   std::uint32_t* too_many = nullptr;                                   ///< becomes 1 if it has more; may be null
 
-  /// The most blocks that have work to do.
   static std::size_t work() noexcept { return 1; }
 
-  template <class Block>
-  SLAMB_HOST_DEVICE void operator()(Block& block) const {
-    if (is_skipped(skip) || block.index() != 0) return;
+  template <class Team>
+  SLAMB_HOST_DEVICE void operator()(Team& team) const {
+    if (is_skipped(skip) || team.index() != 0) return;
     std::uint64_t done = 0;  // elements of the tiles before
-    for (std::size_t first = 0; first < tiles; first += threads * of_thread) {
-      typename Block::template registers<std::uint32_t> before;
-      const std::uint32_t all = block.exclusive_sum(
+    for (std::size_t first = 0; first < tiles; first += Team::threads * of_thread) {
+      typename Team::template registers<std::uint32_t> before;
+      const std::uint32_t all = team.exclusive_sum(
           [&](unsigned thread) {
             std::uint64_t own = 0;
             for (std::size_t i = first + thread * of_thread; i < end_of(first, thread); ++i) own += tile_offsets[i + 1];
             return static_cast<std::uint32_t>(own);
           },
           before);
-      block.each([&](unsigned thread) {
+      team.each([&](unsigned thread) {
         std::uint64_t offset = done + before[thread];
         for (std::size_t i = first + thread * of_thread; i < end_of(first, thread); ++i) {
           offset += tile_offsets[i + 1];
@@ -151,7 +126,7 @@ struct place_tiles_kernel {
       });
       done += all;
     }
-    block.first([&] {
+    team.first([&] {
       tile_offsets[0] = 0;
       if (done > capacity && too_many != nullptr) *too_many = 1;
     });
@@ -166,4 +141,22 @@ struct place_tiles_kernel {
   }
 };
 
-}  // namespace slamb::detail::cuda
+/// Computes the offsets: `tile_offsets` [tiles + 1].
+/// @param capacity  elements that the payload may have
+/// @param too_many  becomes 1 if the payload has more; may be null
+template <class Launcher, class Selection>
+void place_tiles(const Launcher& on, model_view view, const Selection& selection, std::span<std::uint64_t> tile_offsets,
+                 std::uint64_t capacity = std::numeric_limits<std::uint64_t>::max(),
+                 std::uint32_t* too_many = nullptr) {
+  const std::size_t tiles = tile_offsets.size() - 1;
+  if (tiles == 0) return;
+  if constexpr (Launcher::is_synchronous) view.skip = nullptr;  // the size of the payload is read in any case
+  if constexpr (capability::has_selected_before<resolved_t<Selection>> && !Launcher::is_synchronous) {
+    on.launch(place_tiles_directly<Selection>{view, selection, tiles, tile_offsets.data(), capacity, too_many});
+  } else {
+    on.launch(count_selected_elements<Selection>{view, selection, tiles, tile_offsets.data()});
+    on.launch(add_up_counts{tiles, tile_offsets.data(), view.skip, capacity, too_many});
+  }
+}
+
+}  // namespace slamb::detail

@@ -1,4 +1,4 @@
-// Kernels of the compressed exchange with a shared scale, compared with the host's executor.
+// Kernels of the compressed exchange with a shared scale, emulated and on the host.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 #include "support/cuda_quantized_passes.hpp"
 #include "support/cuda_quantized_sides.hpp"
 
-namespace backend_cuda_quantized_kernels_tests {
+namespace kernel_two_phase_tests {
 namespace {
 
 using namespace test_support;
 using slamb::bfloat16;
-using slamb::detail::cuda::no_storage;
+using slamb::detail::no_storage;
 
 archetype_blocks zero_aware_blocks(std::uint32_t block) {
   archetype_blocks made;
@@ -26,18 +26,18 @@ archetype_blocks zero_aware_blocks(std::uint32_t block) {
 
 }  // namespace
 
-TEST_CASE("cuda quantized_kernels: signs with errors of floats") {
+TEST_CASE("two_phase: signs with errors of floats") {
   compare_all<quantized<slamb::sign, refresh, float>>({});
   compare_all<quantized<slamb::sign, refresh, float>>({.scales = slamb::scale_sharing::per_tensor, .zero_aware = true});
 }
 
-TEST_CASE("cuda quantized_kernels: signs with a mean magnitude") {
+TEST_CASE("two_phase: signs with a mean magnitude") {
   using l1 = slamb::basic_sign<slamb::segment_scale::l1>;
   compare_all<quantized<l1, exchange_updates, bfloat16>>({});
   compare_all<quantized<l1, exchange_updates, bfloat16>>({.scales = slamb::scale_sharing::per_tensor});
 }
 
-TEST_CASE("cuda quantized_kernels: user-defined quantizers") {
+TEST_CASE("two_phase: user-defined quantizers") {
   compare_all<quantized<archetype_ternary, refresh, bfloat16>>({});
   compare_all<quantized<archetype_ternary, refresh, bfloat16>>(per_tensor<archetype_ternary>());
   compare_all<quantized<archetype_levels, sum_the_mean, no_storage, float>>({});
@@ -46,4 +46,4 @@ TEST_CASE("cuda quantized_kernels: user-defined quantizers") {
   compare_all<quantized<archetype_octal, sum_the_mean, float>>({});
 }
 
-}  // namespace backend_cuda_quantized_kernels_tests
+}  // namespace kernel_two_phase_tests

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "slamb/backend/cuda/detail/segment_kernels.hpp"
 #include "slamb/compressor/integer.hpp"
 #include "slamb/compressor/sign.hpp"
 #include "slamb/detail/pass/messages.hpp"
@@ -19,14 +18,14 @@
 #include "support/cuda_quantized_compare.hpp"
 #include "support/cuda_quantized_passes.hpp"
 #include "support/cuda_quantized_sides.hpp"
+#include "support/launchers.hpp"
 
-namespace backend_cuda_quantized_kernels_edges_tests {
+namespace kernel_two_phase_edges_tests {
 namespace {
 
 using namespace test_support;
 using slamb::bfloat16;
-using slamb::detail::cuda::emulator;
-using slamb::detail::cuda::no_storage;
+using slamb::detail::no_storage;
 using slamb::detail::cuda::thread_order;
 
 archetype_blocks zero_aware_blocks() {
@@ -42,7 +41,7 @@ using ternaries = quantized<archetype_ternary, sum_the_mean, bfloat16>;
 
 }  // namespace
 
-TEST_CASE("cuda quantized_kernels: no tensors, empty chunks, and ten thousand tensors of one element") {
+TEST_CASE("two_phase: no tensors, empty chunks, and ten thousand tensors of one element") {
   compare<signs>({.tensors = {}, .ranks = 2}, {});
   compare<integers>({.tensors = {}, .ranks = 2}, {});
   compare<signs>({.tensors = {{5}, {300, false}}, .ranks = 8, .rank = 7}, {});  // a chunk without elements
@@ -58,41 +57,35 @@ namespace {
 /// All results of an exchange by kernels, sums included.
 template <class Case>
 std::vector<std::byte> transcript(const quantized_setup& setup, const typename Case::quantizer& quantizer,
-                                  emulator on) {
-  typename Case::rank r(setup, quantizer);
-  device_side<Case> side(on);
-  const auto nothing = [] {};
+                                  const emulated& on) {
+  device_side<Case> side(setup, quantizer, on);
   std::vector<std::byte> all;
   const auto note = [&all](const std::vector<double>& sums) {
     const auto bytes = std::as_bytes(std::span(sums));
     all.insert(all.end(), bytes.begin(), bytes.end());
   };
-  side.mark_active(r);
-  send_all<Case>(
-      side, r, [&] { note(r.statistic); }, nothing);
-  arrive(r, messages_of_others<Case>(setup, quantizer, false));
-  average_all<Case>(
-      side, r, [&] { note(r.statistic); }, nothing);
-  arrive(r, messages_of_others<Case>(setup, quantizer, true));
-  say(r, setup.rank);
-  note(side.measure(r));
-  note(side.receive(r));
-  const std::vector<std::byte> memory = r.memory.bytes();
+  side.mark_active();
+  side.send_all([&] { note(side.r.statistic); });
+  arrive(side.r, messages_of_others<Case>(setup, quantizer, false));
+  side.average_all([&] { note(side.r.statistic); });
+  arrive(side.r, messages_of_others<Case>(setup, quantizer, true));
+  say(side.r, setup.rank);
+  note(side.measure());
+  note(side.receive());
+  const std::vector<std::byte> memory = side.r.memory.bytes();
   all.insert(all.end(), memory.begin(), memory.end());
   return all;
 }
 
 template <class Case>
 void compare_grids(const quantized_setup& setup, const typename Case::quantizer& quantizer) {
-  const std::vector<std::byte> expected = transcript<Case>(setup, quantizer, emulator(1));
-  for (const std::size_t blocks : {1U, 2U, 5U, 1000U})
-    for (const thread_order order : {thread_order::forwards, thread_order::backwards, thread_order::interleaved})
-      require(transcript<Case>(setup, quantizer, emulator(blocks, order)) == expected);
+  const std::vector<std::byte> expected = transcript<Case>(setup, quantizer, emulated_on(1));
+  for_every_launch([&](const emulated& on) { require(transcript<Case>(setup, quantizer, on) == expected); });
 }
 
 }  // namespace
 
-TEST_CASE("cuda quantized_kernels: any grid and order of threads gives the same bits") {
+TEST_CASE("two_phase: any grid and order of threads gives the same bits") {
   const quantized_setup setup{.tensors = tensors_of_all_lengths(), .ranks = 2, .rank = 1, .mixed = true};
   const quantized_setup masked{.tensors = tensors_with_rows(), .ranks = 2, .rank = 0, .zero_aware = true};
   for (const quantized_setup& one : {setup, masked}) {
@@ -103,17 +96,15 @@ TEST_CASE("cuda quantized_kernels: any grid and order of threads gives the same 
   }
 }
 
-TEST_CASE("cuda quantized_kernels: a skipped step changes nothing") {
+TEST_CASE("two_phase: a skipped step changes nothing") {
   const quantized_setup setup{.tensors = tensors_with_rows(), .ranks = 2, .zero_aware = true};
   const auto check = [&]<class Case>(Case, const typename Case::quantizer& quantizer) {
-    typename Case::rank r(setup, quantizer);
-    device_side<Case> side;
-    side.mark_active(r);
-    send_all<Case>(
-        side, r, [] {}, [] {});
+    device_side<Case> side(setup, quantizer);
+    typename Case::rank& r = side.r;
+    side.mark_active();
+    side.send_all();
     arrive(r, messages_of_others<Case>(setup, quantizer, false));
-    average_all<Case>(
-        side, r, [] {}, [] {});
+    side.average_all();
     const std::vector<std::byte> before = r.memory.bytes();
     r.gradient(0)[0] = std::numeric_limits<float>::infinity();
     r.statistic.assign(r.statistic.size(), -2.0);
@@ -123,12 +114,10 @@ TEST_CASE("cuda quantized_kernels: a skipped step changes nothing") {
     require(with_infinity != before);
     r.view.skip = &one;
     const auto run = [&] {
-      side.mark_active(r);
-      const bool finite = send_all<Case>(
-          side, r, [] {}, [] {});
-      average_all<Case>(
-          side, r, [] {}, [] {});
-      for (const auto& sums : {side.measure(r), side.receive(r)})
+      side.mark_active();
+      const bool finite = side.send_all();
+      side.average_all();
+      for (const auto& sums : {side.measure(), side.receive()})
         for (const double sum : sums) require(sum == -1.0);
       return finite;
     };
@@ -139,9 +128,8 @@ TEST_CASE("cuda quantized_kernels: a skipped step changes nothing") {
     const std::uint32_t zero = 0;
     r.view.skip = &zero;
     r.counts.back() = 77;
-    side.mark_active(r);
-    require(!send_all<Case>(
-        side, r, [] {}, [] {}));
+    side.mark_active();
+    require(!side.send_all());
     require(r.memory.bytes() != with_infinity);
   };
   check(signs{}, {});
@@ -149,21 +137,19 @@ TEST_CASE("cuda quantized_kernels: a skipped step changes nothing") {
   check(integers{}, {.block = 32});
 }
 
-TEST_CASE("cuda quantized_kernels: finds a value that is not finite at any position, and reports no other") {
+TEST_CASE("two_phase: finds a value that is not finite at any position, and reports no other") {
   const auto check = [&]<class Case>(Case, const typename Case::quantizer& quantizer, float value, bool is_usable) {
     for (const unsigned shift : {0U, 1U})
       for (const bool compressed : {true, false})
         for (const std::size_t place : {0U, 1U, 15U, 16U, 4095U, 4096U, 8191U, 8192U, 8205U, 8206U}) {
           CAPTURE(place);
-          typename Case::rank host({.tensors = {{5}, {8207, compressed}}, .ranks = 2, .shift = shift}, quantizer);
-          typename Case::rank device({.tensors = {{5}, {8207, compressed}}, .ranks = 2, .shift = shift}, quantizer);
-          host.gradient(1)[place] = device.gradient(1)[place] = value;
-          host_side<Case> host_does;
-          device_side<Case> device_does;
-          require(send_all<Case>(
-                      host_does, host, [] {}, [] {}) == is_usable);
-          require(send_all<Case>(
-                      device_does, device, [] {}, [] {}) == is_usable);
+          const quantized_setup setup{.tensors = {{5}, {8207, compressed}}, .ranks = 2, .shift = shift};
+          const auto finds = [&](auto side) {
+            side.r.gradient(1)[place] = value;
+            return side.send_all() == is_usable;
+          };
+          require(finds(host_side<Case>(setup, quantizer)));
+          require(finds(device_side<Case>(setup, quantizer)));
         }
   };
   constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -177,16 +163,14 @@ TEST_CASE("cuda quantized_kernels: finds a value that is not finite at any posit
   check(halves{}, {}, 1.8e19F, true);
 }
 
-TEST_CASE("cuda quantized_kernels: an error that would overflow in bfloat16 skips the step") {
-  const auto usable = [](auto side, auto& r) {
-    r.gradient(0)[9] = 1.84e19F;
-    return send_all<quantized<slamb::sign, sum_the_mean, bfloat16>>(
-        side, r, [] {}, [] {});
-  };
+TEST_CASE("two_phase: an error that would overflow in bfloat16 skips the step") {
   using halves = quantized<slamb::sign, sum_the_mean, bfloat16>;
-  halves::rank host({.tensors = {{100}}, .ranks = 2}, {}), device({.tensors = {{100}}, .ranks = 2}, {});
-  CHECK_FALSE(usable(host_side<halves>(), host));
-  CHECK_FALSE(usable(device_side<halves>(), device));
+  const auto usable = [](auto side) {
+    side.r.gradient(0)[9] = 1.84e19F;
+    return side.send_all();
+  };
+  CHECK_FALSE(usable(host_side<halves>({.tensors = {{100}}, .ranks = 2}, {})));
+  CHECK_FALSE(usable(device_side<halves>({.tensors = {{100}}, .ranks = 2}, {})));
 }
 
 namespace {
@@ -195,50 +179,34 @@ namespace {
 template <class Case>
 class many_messages {
  public:
-  many_messages(const quantized_setup& setup, const typename Case::quantizer& quantizer, emulator on)
-      : r_(setup, quantizer), on_(on) {
-    arrive(r_, messages_of_others<Case>(setup, quantizer, false));
-    mark(r_, r_.wire.averaged, 1);
+  many_messages(const quantized_setup& setup, const typename Case::quantizer& quantizer, const emulated& on)
+      : side_(setup, quantizer, on) {
+    arrive(side_.r, messages_of_others<Case>(setup, quantizer, false));
+    side_.start_averaged();
   }
 
   slamb::detail::message_header& header(std::uint64_t rank) {
-    return *slamb::detail::header_of(r_.message(r_.wire.received, rank).data());
+    return *slamb::detail::header_of(side_.r.message(side_.r.wire.received, rank).data());
   }
-  std::vector<std::byte> memory() const { return r_.memory.bytes(); }
-  const std::vector<double>& statistic() const { return r_.statistic; }
+  std::vector<std::byte> memory() const { return side_.r.memory.bytes(); }
+  const std::vector<double>& statistic() const { return side_.r.statistic; }
   const slamb::detail::step_record& record() const { return record_; }
 
   /// @param looks  true: the kernel reads the overflow flags
   void average(bool looks) {
     record_ = {};
-    r_.view.skip = &record_.skip;
-    using slamb::detail::encode_mode;
-    constexpr bool first = slamb::detail::shared_scales<typename Case::quantizer>::are_known_first;
-    const slamb::detail::cuda::average_kernel<first ? encode_mode::statistics : encode_mode::statistics_and_codes,
-                                              typename Case::server, typename Case::quantizer>
-        kernel{r_.quantizer,
-               r_.view,
-               r_.wire,
-               r_.own.data(),
-               r_.own.size(),
-               r_.statistic.data(),
-               looks ? marks() : slamb::detail::read_overflow_flags{}};
-    on_.launch(kernel, kernel.work());
+    side_.r.view.skip = &record_.skip;
+    side_.template average<device_side<Case>::first>(looks ? marks() : slamb::detail::read_overflow_flags{});
   }
   /// Does the work that follows the second collective, with messages that have no overflow flag.
-  void end_exchange() {
-    auto both = slamb::detail::all_in_order(slamb::detail::skip_if_not_finite{&record_}, marks());
-    const slamb::detail::cuda::invoke_kernel<decltype(both)> kernel{both};
-    on_.launch(kernel, kernel.work());
-  }
+  void end_exchange() { side_.invoke(slamb::detail::skip_if_not_finite{&record_}, marks()); }
 
  private:
   slamb::detail::read_overflow_flags marks() {
-    return {&record_, r_.wire.received, r_.wire.message_bytes, r_.wire.ranks};
+    return {&record_, side_.r.wire.received, side_.r.wire.message_bytes, side_.r.wire.ranks};
   }
 
-  typename Case::rank r_;
-  emulator on_;
+  device_side<Case> side_;
   slamb::detail::step_record record_;
 };
 
@@ -246,7 +214,7 @@ class many_messages {
 template <class Case>
 void check_marks(int rank, const typename Case::quantizer& quantizer) {
   constexpr std::uint32_t raised[] = {1U, 0x80000000U};
-  for (const emulator& on : {emulator(3), emulator(1000, thread_order::backwards)}) {
+  for (const emulated& on : {emulated_on(3), emulated_on(1000, thread_order::backwards)}) {
     const quantized_setup setup{.tensors = {{5}, {300}}, .ranks = 100, .rank = rank};
     many_messages<Case> all(setup, quantizer, on), heedless(setup, quantizer, on);
     const std::vector<std::byte> before = all.memory();
@@ -275,7 +243,7 @@ void check_marks(int rank, const typename Case::quantizer& quantizer) {
 }  // namespace
 
 TEST_CASE(
-    "cuda quantized_kernels: an overflow flag from any of a hundred ranks stops the averaging, and skips the step "
+    "two_phase: an overflow flag from any of a hundred ranks stops the averaging, and skips the step "
     "later") {
   check_marks<signs>(1, {});
   check_marks<integers>(0, {.block = 32});
@@ -283,4 +251,4 @@ TEST_CASE(
   check_marks<signs>(99, {});  // it has nothing to average
 }
 
-}  // namespace backend_cuda_quantized_kernels_edges_tests
+}  // namespace kernel_two_phase_edges_tests
