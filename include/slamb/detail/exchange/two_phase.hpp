@@ -294,7 +294,7 @@ class two_phase_exchange {
   void encode_mean(Context& context, const model_view& model, const wire_view& wire,
                    const read_overflow_flags& read_flags, const std::uint64_t* counts, double* statistic) const {
     read_overflow_flags flags_of_kernel{};
-    if constexpr (!Context::executor_type::has_teams_of_many) {
+    if constexpr (Context::executor_type::is_synchronous) {
       context.invoke(read_flags);
       if (context.is_skipped_on_host()) return;
     } else {

@@ -22,7 +22,6 @@ template <class L>
 concept synchronous_launcher = requires(const L& on, const add_up& kernel, std::span<std::byte> bytes,
                                         std::span<const std::byte> from, const stream_waiter& ranks) {
   { L::is_synchronous } -> converts_to<bool>;
-  { L::has_teams_of_many } -> converts_to<bool>;  // kernels run in teams of many threads
   on.launch(kernel);
   on.invoke(nothing_to_do{}, nothing_to_do{});
   on.clear(bytes);

@@ -151,7 +151,7 @@ void place_tiles(const Launcher& on, model_view view, const Selection& selection
   const std::size_t tiles = tile_offsets.size() - 1;
   if (tiles == 0) return;
   if constexpr (Launcher::is_synchronous) view.skip = nullptr;  // the size of the payload is read in any case
-  if constexpr (capability::has_selected_before<resolved_t<Selection>> && Launcher::has_teams_of_many) {
+  if constexpr (capability::has_selected_before<resolved_t<Selection>> && !Launcher::is_synchronous) {
     on.launch(place_tiles_directly<Selection>{view, selection, tiles, tile_offsets.data(), capacity, too_many});
   } else {
     on.launch(count_selected_elements<Selection>{view, selection, tiles, tile_offsets.data()});

@@ -23,7 +23,6 @@ class executor {
  public:
   /// Only the device knows the results of a step.
   static constexpr bool is_synchronous = false;
-  static constexpr bool has_teams_of_many = true;
 
   explicit executor(Device device) : device_(std::move(device)) {}
 

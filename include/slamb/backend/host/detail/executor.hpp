@@ -24,7 +24,6 @@ class executor {
  public:
   /// The results of a step can be read without waiting.
   static constexpr bool is_synchronous = true;
-  static constexpr bool has_teams_of_many = false;
 
   /// @param threads   including the calling thread
   /// @param elements  elements of the model; a small model uses fewer threads

@@ -18,7 +18,6 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/detail/stream_waiter.hpp"
 #include "slamb/detail/kernel/launcher.hpp"
-#include "slamb/detail/kernel/place_payload.hpp"
 #include "slamb/detail/pass/messages.hpp"
 #include "slamb/detail/pass/precision.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
@@ -65,8 +64,6 @@ class planner {
  public:
   /// The state of a step is known at once, and so are the sizes of payloads.
   static constexpr bool is_synchronous = true;
-  /// Its kernels are a device's.
-  static constexpr bool has_teams_of_many = true;
 
   explicit planner(counted_work& to) noexcept : to_(&to) {}
 
@@ -87,9 +84,12 @@ class planner {
     to_->bytes += bytes_of(kernel, to_->model);
   }
 
+  /// A device reads the overflow flags of signals in the kernel that averages them.
   template <class... Functions>
   void invoke(const Functions&... functions) const {
-    if constexpr (!(std::is_same_v<Functions, nothing_to_do> && ...)) ++to_->launches;
+    constexpr bool has_no_kernel =
+        ((std::is_same_v<Functions, nothing_to_do> || std::is_same_v<Functions, read_overflow_flags>)&&...);
+    if constexpr (!has_no_kernel) ++to_->launches;
     (run(functions), ...);
   }
 
@@ -123,22 +123,14 @@ class planner {
             cut.count / layout::tile_size * chosen_of(layout::tile_size) + chosen_of(cut.count % layout::tile_size);
   }
 
-  // The size of the payload is all that a step reads.
+  // Of the offsets in a payload, a step reads its size alone. A device finds them by one kernel, not by two, if the selection
+  // counts elements itself.
   template <class Selection>
   void look_at(const count_selected_elements<Selection>& k) const {
     to_->selected = size_of_payload(resolved(k.selection));
     to_->model.payload = static_cast<double>(to_->selected);
-  }
-  void look_at(const add_up_counts& k) const { note_size(k); }
-  template <class Selection>
-  void look_at(const place_tiles_directly<Selection>& k) const {
-    look_at(count_selected_elements<Selection>{k.view, k.selection, k.tiles, k.tile_offsets});
-    note_size(k);
-  }
-  template <class Kernel>
-  void note_size(const Kernel& k) const {
     k.tile_offsets[k.tiles] = to_->selected;
-    if (k.too_many != nullptr && to_->selected > k.capacity) *k.too_many = 1;
+    if (capability::has_selected_before<resolved_t<Selection>>) --to_->launches;
   }
 
   template <class Selection>
