@@ -17,11 +17,12 @@
 #include "slamb/core/detail/eight_bits.hpp"
 #include "slamb/core/random.hpp"
 #include "slamb/core/real.hpp"
-#include "slamb/detail/kernel/encoder.hpp"
+#include "slamb/detail/kernel/scale_statistic.hpp"
 #include "slamb/detail/kernel/tile_arrays.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/precision.hpp"
+#include "slamb/detail/pass/quantized_pass.hpp"
 
 namespace slamb::detail::cuda {
 

@@ -15,7 +15,7 @@
 #include "slamb/backend/host/detail/selected_elements.hpp"
 #include "slamb/backend/host/detail/sums.hpp"
 #include "slamb/core/detail/eight_bits.hpp"
-#include "slamb/detail/kernel/encoder.hpp"
+#include "slamb/detail/kernel/scale_statistic.hpp"
 #include "slamb/detail/kernel/tile_arrays.hpp"
 #include "slamb/detail/pass/pass.hpp"
 
