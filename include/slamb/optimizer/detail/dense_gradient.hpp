@@ -15,7 +15,6 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/pass.hpp"
 #include "slamb/detail/pass/step_state.hpp"
-#include "slamb/detail/pass/wire_layout.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/adam_passes.hpp"
 #include "slamb/optimizer/detail/overlap.hpp"
@@ -23,6 +22,7 @@
 namespace slamb::detail {
 
 class optimizer_core;
+class wire_layout;
 
 /// True if c bounds the norm; ∞ does not.
 inline bool bounds_norm(double c) noexcept { return std::isfinite(c); }
