@@ -19,13 +19,13 @@ namespace {
 result time_of_parameters(benchmark::State& state, workbench& at, unsigned threads) {
   using pass = slamb::detail::fingerprint_of_parameters;
   const slamb::detail::layout tensors(at.of_rank(0).tensors(), 0.0);
-  const auto executor = slamb::host_backend{.threads = threads}.make_executor(tensors.elements());
+  const auto launcher = slamb::host_backend{.threads = threads}.make_launcher(tensors.elements());
   const slamb::detail::view_in<> view{{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()}};
   std::vector<double> sums(tensors.tiles().size());
   double all = 0.0;
   const result r = time_of(state, at, slamb::detail::bytes_per_element<pass>(), [&] {
-    executor.launch(slamb::detail::run_pass{pass{}, view, {0, sums.size()}, sums.data()});
-    executor.launch(slamb::detail::add_up{sums.data(), sums.size(), &all});
+    launcher.launch(slamb::detail::run_pass{pass{}, view, {0, sums.size()}, sums.data()});
+    launcher.launch(slamb::detail::add_up{sums.data(), sums.size(), &all});
   });
   // 24 random bits have a mean square of 2^48/3.
   const double expected = std::ldexp(1.0, 48) / 3.0 * static_cast<double>(tensors.elements());

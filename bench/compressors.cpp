@@ -38,7 +38,7 @@ struct gradient_to_parameter : slamb::detail::pass_without_constants {
   }
 };
 
-using executor_type = slamb::host_backend::executor_type;
+using launcher_type = slamb::host_backend::launcher_type;
 
 // The message that one rank sends, and the arrays for writing and reading it.
 template <slamb::quantizer Quantizer>
@@ -47,7 +47,7 @@ class coding {
   coding(const Quantizer& quantizer, const model& tensors, unsigned threads)
       : quantizer_(quantizer),
         tensors_(tensors.tensors(), 0.0),
-        executor_(slamb::host_backend{.threads = threads}.make_executor(tensors_.elements())),
+        launcher_(slamb::host_backend{.threads = threads}.make_launcher(tensors_.elements())),
         wire_(wire_tensors(tensors_), 1, slamb::detail::granularity_of(quantizer), Quantizer::bits_per_element),
         message_(wire_.message_bytes() / sizeof(float) + 1),
         statistic_(tensors_.tiles().size()) {
@@ -65,14 +65,14 @@ class coding {
     ++round_;
     std::uint32_t not_finite = 0;
     constexpr auto work = slamb::detail::encode_mode::statistics_and_codes;
-    executor_.launch(slamb::detail::send_signal<work, no_storage, gradient_to_parameter, Quantizer>{
+    launcher_.launch(slamb::detail::send_signal<work, no_storage, gradient_to_parameter, Quantizer>{
         {}, quantizer_, model_view(), view(), all_tiles(), statistic_.data(), &not_finite});
     if (not_finite != 0) throw std::runtime_error("a gradient is not finite");
-    executor_.launch(slamb::detail::finish_scales<Quantizer>{scales(), statistic_.data(), counts_.data(), view().sent});
+    launcher_.launch(slamb::detail::finish_scales<Quantizer>{scales(), statistic_.data(), counts_.data(), view().sent});
   }
 
   void decode() {
-    executor_.launch(slamb::detail::receive_mean<no_storage, no_storage, gradient_to_parameter, Quantizer>{
+    launcher_.launch(slamb::detail::receive_mean<no_storage, no_storage, gradient_to_parameter, Quantizer>{
         {}, quantizer_, model_view(), view(), all_tiles()});
   }
 
@@ -123,7 +123,7 @@ class coding {
 
   Quantizer quantizer_;
   slamb::detail::layout tensors_;
-  executor_type executor_;
+  launcher_type launcher_;
   slamb::detail::wire_layout wire_;
   huge_array message_;
   std::vector<double> statistic_;                 // [tiles]
@@ -155,12 +155,12 @@ void register_quantizer(const std::string& name, const shape_set& shapes, unsign
 
 result time_of_choice(benchmark::State& state, workbench& at, const slamb::top_k& compressor, unsigned threads) {
   const slamb::detail::layout tensors(at.of_rank(0).tensors(), 0.0);
-  const executor_type executor = slamb::host_backend{.threads = threads}.make_executor(tensors.elements());
+  const launcher_type launcher = slamb::host_backend{.threads = threads}.make_launcher(tensors.elements());
   const slamb::detail::view_in<> view{{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()}};
   std::vector<std::uint16_t> bits(tensors.state_elements() / 16);
   const result r = time_of(state, at, sizeof(float) + 1.0 / 8.0, [&] {
     std::uint32_t not_finite = 0;
-    executor.launch(slamb::detail::choose_elements{
+    launcher.launch(slamb::detail::choose_elements{
         gradient_to_parameter{}, compressor, view, {0, tensors.tiles().size()}, bits.data(), &not_finite});
     if (not_finite != 0) throw std::runtime_error("a gradient is not finite");
   });

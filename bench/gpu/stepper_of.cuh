@@ -20,9 +20,10 @@ namespace bench {
 struct timed_backend : slamb::cuda_backend {
   launch_timer* timer = nullptr;
 
-  using executor_type = slamb::detail::cuda::executor<watched_device<slamb::detail::cuda::launcher, launch_timer>>;
-  executor_type make_executor(std::uint64_t /*elements*/) const {
-    return executor_type({slamb::detail::cuda::launcher(stream), *timer});
+  using launcher_type =
+      slamb::detail::cuda::stream_launcher<watched_device<slamb::detail::cuda::launcher, launch_timer>>;
+  launcher_type make_launcher(std::uint64_t /*elements*/) const {
+    return launcher_type({slamb::detail::cuda::launcher(stream), *timer});
   }
 };
 

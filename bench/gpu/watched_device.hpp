@@ -1,4 +1,4 @@
-// A Device of cuda::executor (launcher.cuh's, or the emulator's) that shows its calls to a watcher. Plain C++: needs no nvcc.
+// A Device of cuda::stream_launcher (launcher.cuh's, or the emulator's) that shows its calls to a watcher. Plain C++: needs no nvcc.
 #pragma once
 
 #include <cstddef>

@@ -16,7 +16,7 @@ class late_read<archetype_stream, T> {
   archetype_stream stream() const;
   T finish() const;
 };
-struct archetype_executor {
+struct archetype_launcher {
   static constexpr bool is_synchronous = false;
   void launch(const auto& kernel) const;
   void invoke(const auto&... functions) const;
@@ -29,22 +29,22 @@ struct archetype_executor {
   bool is_capturing() const;
   void read_later(const auto* from, auto& late) const;
 };
-struct without_launch : archetype_executor {
+struct without_launch : archetype_launcher {
   void launch() const;
 };
-struct without_late_reads : archetype_executor {
+struct without_late_reads : archetype_launcher {
   void read_later() const;
 };
 static_assert(!backend_launcher<without_launch> && !backend_launcher<without_late_reads>);
 struct archetype_backend {
   using stream_type = archetype_stream;
-  using executor_type = archetype_executor;
+  using launcher_type = archetype_launcher;
   std::size_t cache_bytes = 0;
   allocator memory{};
   void validate() const {}
-  executor_type make_executor(std::uint64_t) const { return {}; }
+  launcher_type make_launcher(std::uint64_t) const { return {}; }
 };
-static_assert(backend<archetype_backend> && backend_launcher<archetype_executor>);
+static_assert(backend<archetype_backend> && backend_launcher<archetype_launcher>);
 
 template class lamb_recipe<no_compressor, no_error_feedback, layerwise_trust_ratio, archetype_backend>;
 template class lamb_recipe<int8, two_sided<>, layerwise_trust_ratio, archetype_backend>;

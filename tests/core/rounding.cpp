@@ -10,10 +10,11 @@
 #include <set>
 #include <vector>
 
+#include "slamb/backend/host/detail/draws.hpp"
+#include "slamb/backend/host/detail/positions.hpp"
 #include "slamb/backend/host/detail/simd.hpp"
 #include "slamb/backend/host/detail/simd_words.hpp"
 #include "slamb/backend/host/detail/storage.hpp"
-#include "slamb/backend/host/detail/tile_arrays.hpp"
 #include "slamb/compressor/detail/bernoulli.hpp"
 #include "slamb/core/bfloat16.hpp"
 #include "slamb/core/half.hpp"
@@ -196,10 +197,10 @@ TEST_CASE("rounding: the draws of a tile are those of its elements, wherever the
   } const view{{.seed = 0xFEDCBA9876543210U, .steps = &steps}};
   for (const std::uint64_t first : {0U, 8192U, 64U, 37U, 63U, 1000001U}) {
     const slamb::detail::tile tile{.first = first, .segment = 3, .count = 3000};
-    slamb::detail::host::tile_draws<precision> draws(view, tile);
+    const slamb::detail::host::rounding_words<precision> draws(view, tile);
     for (std::uint32_t i = 0; i < tile.count; i += lanes) {
       std::uint32_t got[lanes];
-      draws.at(i).store(got);
+      draws.draw(slamb::detail::host::whole_at{i}).store(got);
       for (std::uint32_t j = 0; j < lanes; ++j)
         REQUIRE(got[j] == test_support::rounding_draw(view.draws.seed, steps + 1, 3, first + i + j));
     }

@@ -1106,7 +1106,7 @@ double fingerprint_by_library(std::span<float> values) {
   const slamb::detail::layout tensors(parameters, 0.0);
   const slamb::detail::view_in<> view{{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()}};
   std::vector<double> sums(tensors.tiles().size());
-  slamb::detail::host::executor(1, 1).launch(
+  slamb::detail::host::thread_launcher(1, 1).launch(
       slamb::detail::run_pass{slamb::detail::fingerprint_of_parameters{}, view, {0, sums.size()}, sums.data()});
   double all = 0.0;
   for (const double sum : sums) all += sum;

@@ -250,17 +250,17 @@ TEST_CASE("forked processes: a copy that was forked within a call refuses calls 
   CHECK(optimizer->statistics().step == 3);
 }
 
-TEST_CASE("forked processes: an executor alone is destroyed at once") {
+TEST_CASE("forked processes: a launcher alone is destroyed at once") {
   for (const unsigned threads : {1U, 2U, 4U}) {
-    std::optional<slamb::detail::host::executor> executor;
-    executor.emplace(threads, std::uint64_t{1} << 20U);
+    std::optional<slamb::detail::host::thread_launcher> launcher;
+    launcher.emplace(threads, std::uint64_t{1} << 20U);
     std::vector<std::byte> memory(std::size_t{8} << 20U, std::byte{1});
-    executor->clear(memory);
+    launcher->clear(memory);
     CHECK(status_of_child([&] {
-            executor.reset();
+            launcher.reset();
             return 0;
           }) == 0);
-    executor->clear(memory);
+    launcher->clear(memory);
     CHECK(memory == std::vector<std::byte>(memory.size()));
   }
 }

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "slamb/backend/cuda/detail/emulator.hpp"
-#include "slamb/backend/cuda/detail/executor.hpp"
+#include "slamb/backend/cuda/detail/stream_launcher.hpp"
 #include "slamb/slamb.hpp"
 #include "support/cluster.hpp"
 #include "support/every_recipe.hpp"
@@ -289,10 +289,10 @@ struct backend_apart {
   slamb::allocator memory = slamb::detail::host_allocator();
 
   using stream_type = slamb::host_stream;
-  using executor_type = slamb::detail::cuda::executor<device_apart>;
+  using launcher_type = slamb::detail::cuda::stream_launcher<device_apart>;
 
   void validate() const {}
-  executor_type make_executor(std::uint64_t /*elements*/) const { return executor_type(device_apart(elsewhere)); }
+  launcher_type make_launcher(std::uint64_t /*elements*/) const { return launcher_type(device_apart(elsewhere)); }
 };
 
 }  // namespace

@@ -170,21 +170,21 @@ std::size_t steps_measured(const typename Optimizer::options_type& options, int 
 }
 
 /// Counts the passes that measure.
-struct counted_executor : slamb::detail::host::executor {
-  using slamb::detail::host::executor::executor;
+struct counted_executor : slamb::detail::host::thread_launcher {
+  using slamb::detail::host::thread_launcher::launcher;
 
-  using slamb::detail::host::executor::launch;
+  using slamb::detail::host::thread_launcher::launch;
   template <class Storage, class Pass, class Quantizer, class Precision>
   void launch(const slamb::detail::measure_error<Storage, Pass, Quantizer, Precision>& kernel) const {
     ++measurements;
-    slamb::detail::host::executor::launch(kernel);
+    slamb::detail::host::thread_launcher::launch(kernel);
   }
 
   static inline int measurements = 0;
 };
 struct counted_backend : host_backend {
-  using executor_type = counted_executor;
-  executor_type make_executor(std::uint64_t elements) const { return {1U, elements}; }
+  using launcher_type = counted_executor;
+  launcher_type make_launcher(std::uint64_t elements) const { return {1U, elements}; }
 };
 
 /// Trains one rank, and measures at the steps for which `asks` is true. Returns its parameters.

@@ -1,4 +1,4 @@
-// Compares the kernels of the compressed exchange with the host's executor. Memory must be equal byte for byte. Sums may differ
+// Compares the kernels of the compressed exchange with the host's launcher. Memory must be equal byte for byte. Sums may differ
 // by rounding, because their order differs.
 #pragma once
 

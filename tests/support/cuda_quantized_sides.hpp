@@ -1,4 +1,4 @@
-// Runs the stages of a compressed exchange on one rank: by the host's executor, and by emulated kernels.
+// Runs the stages of a compressed exchange on one rank: by the host's launcher, and by emulated kernels.
 #pragma once
 
 #include <cstddef>
@@ -128,7 +128,7 @@ class exchange_side {
 };
 
 template <class Case>
-struct host_side : exchange_side<Case, slamb::detail::host::executor> {
+struct host_side : exchange_side<Case, slamb::detail::host::thread_launcher> {
   host_side(const quantized_setup& setup, const typename Case::quantizer& quantizer)
       : host_side::exchange_side(setup, quantizer, host_launcher()) {}
 };

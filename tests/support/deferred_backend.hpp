@@ -110,10 +110,10 @@ struct deferred_backend {
   slamb::allocator memory = slamb::detail::host_allocator();
 
   using stream_type = deferred_stream;
-  using executor_type = slamb::detail::cuda::executor<deferring_emulator>;
+  using launcher_type = slamb::detail::cuda::stream_launcher<deferring_emulator>;
 
   void validate() const {}
-  executor_type make_executor(std::uint64_t /*elements*/) const { return executor_type(deferring_emulator(*queue)); }
+  launcher_type make_launcher(std::uint64_t /*elements*/) const { return launcher_type(deferring_emulator(*queue)); }
 };
 
 /// The communicator of threads, with enqueued collectives. It must not move while work is enqueued.

@@ -79,8 +79,8 @@ class guarded_bytes {
 
 /// The host backend in guarded memory. It uses the given number of threads even for models that are too small for them.
 struct eager_backend : slamb::host_backend {
-  executor_type make_executor(std::uint64_t /*elements*/) const {
-    return slamb::host_backend::make_executor(std::uint64_t{1} << 40U);
+  launcher_type make_launcher(std::uint64_t /*elements*/) const {
+    return slamb::host_backend::make_launcher(std::uint64_t{1} << 40U);
   }
 };
 

@@ -1,19 +1,19 @@
-// Launchers that run the same kernels: the host's executor on one thread, and kernels on the emulator.
+// Launchers that run the same kernels: the host's launcher on one thread, and kernels on the emulator.
 #pragma once
 
 #include <cstddef>
 
 #include "slamb/backend/cuda/detail/emulator.hpp"
-#include "slamb/backend/cuda/detail/executor.hpp"
-#include "slamb/backend/host/detail/executor.hpp"
+#include "slamb/backend/cuda/detail/stream_launcher.hpp"
+#include "slamb/backend/host/detail/thread_launcher.hpp"
 
 namespace test_support {
 
 /// Runs kernels on the calling thread.
-inline slamb::detail::host::executor host_launcher() { return {1, 1}; }
+inline slamb::detail::host::thread_launcher host_launcher() { return {1, 1}; }
 
 /// Emulates kernels.
-using emulated = slamb::detail::cuda::executor<slamb::detail::cuda::emulator>;
+using emulated = slamb::detail::cuda::stream_launcher<slamb::detail::cuda::emulator>;
 inline emulated emulated_on(std::size_t most_blocks = 5,
                             slamb::detail::cuda::thread_order order = slamb::detail::cuda::thread_order::forwards) {
   return emulated(slamb::detail::cuda::emulator(most_blocks, order));

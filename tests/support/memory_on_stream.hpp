@@ -48,10 +48,10 @@ struct memory_on_stream {
   std::size_t cache_bytes = 0;
 
   using stream_type = cudaStream_t;
-  using executor_type = copies_on_stream;
+  using launcher_type = copies_on_stream;
 
   void validate() const {}
-  executor_type make_executor(std::uint64_t /*elements*/) const { return executor_type(stream); }
+  launcher_type make_launcher(std::uint64_t /*elements*/) const { return launcher_type(stream); }
 };
 
 }  // namespace test_support

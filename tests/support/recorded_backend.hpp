@@ -90,11 +90,12 @@ struct recorded_backend {
   slamb::allocator memory = slamb::detail::host_allocator();
 
   using stream_type = slamb::host_stream;
-  using executor_type = slamb::detail::cuda::executor<bench::watched_device<recording_emulator, bench::call_list>>;
+  using launcher_type =
+      slamb::detail::cuda::stream_launcher<bench::watched_device<recording_emulator, bench::call_list>>;
 
   void validate() const {}
-  executor_type make_executor(std::uint64_t /*elements*/) const {
-    return executor_type({recording_emulator(*to), to->calls});
+  launcher_type make_launcher(std::uint64_t /*elements*/) const {
+    return launcher_type({recording_emulator(*to), to->calls});
   }
 };
 

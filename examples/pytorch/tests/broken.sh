@@ -43,8 +43,8 @@ END
 break_and_test "wrong sign" optimizer/detail/adam_passes.hpp \
   "e.parameter = e.parameter - Real(tensor.rate) * scaled;" "e.parameter = e.parameter + Real(tensor.rate) * scaled;" \
   "images-lamb,images-one_bit_lamb,images-slamb+int8,lm-lamb,lm-one_bit_lamb,lm-slamb+int8"
-break_and_test "no worker errors" backend/host/detail/decoded_tile_runner.hpp \
-  "error.store(decoded.compression_error(x, i), i, count...);" "error.store(floats(0.0F), i, count...);" \
+break_and_test "no worker errors" detail/kernel/two_phase.hpp \
+  "error.store(decoded.compression_error_or_announcement(x, here), here);" "error.store(Real(0.0F), here);" \
   "images-one_bit_lamb,lm-one_bit_lamb"
 break_and_test "one element of 65535" compressor/random_k.hpp \
   "return static_cast<std::uint32_t>(std::lround(1.0 / k));" "return 65535U;" \

@@ -112,15 +112,15 @@ bool says_it_has(const C& c, Kind kind) {
 
 // --------------------------------------------------------------------------------------------------- Backend
 
-/// Runs the passes of a recipe. It holds options, and makes an executor for a number of elements. `cache_bytes` limits the
+/// Runs the passes of a recipe. It holds options, and makes a launcher for a number of elements. `cache_bytes` limits the
 /// batches of tensors that a step processes at once. It also has `memory`, an allocator, or make_allocator(), which returns one.
-/// The executor must model detail::backend_launcher.
+/// The launcher must model detail::backend_launcher.
 template <class B>
 concept backend = detail::copyable<B> && requires(const B& b, std::uint64_t elements) {
   typename B::stream_type;
-  typename B::executor_type;
+  typename B::launcher_type;
   b.validate();
-  { b.make_executor(elements) } -> std::same_as<typename B::executor_type>;
+  { b.make_launcher(elements) } -> std::same_as<typename B::launcher_type>;
   { b.cache_bytes } -> detail::converts_to<std::size_t>;
 };
 

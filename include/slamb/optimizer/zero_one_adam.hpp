@@ -162,7 +162,7 @@ class zero_one_adam_recipe final
   using payload = zero_one_payload;
   using factors_type = factors_of<unit_trust_ratio>;
   using late_type = late_elements<optimizer_context<Backend>>;
-  using executor_type = typename Backend::executor_type;
+  using launcher_type = typename Backend::launcher_type;
   static constexpr const char* needs_its_number =
       "the schedules of 0/1 Adam follow the step number, which a capture does not know";
 
@@ -286,7 +286,7 @@ class zero_one_adam_recipe final
       late_.search(context_, view());
       is_searched_ = true;
     }
-    if constexpr (executor_type::is_synchronous) {
+    if constexpr (launcher_type::is_synchronous) {
       resolve_last_step();
     } else {
       context_.read_outcome_later(late_outcome_);
@@ -308,7 +308,7 @@ class zero_one_adam_recipe final
   }
 
   step_outcome outcome_of_last_step() {
-    if constexpr (!executor_type::is_synchronous)
+    if constexpr (!launcher_type::is_synchronous)
       if (readback_pending_) return context_.find_outcome(late_outcome_);
     return context_.read(static_cast<const step_outcome*>(context_.record()));
   }

@@ -397,21 +397,21 @@ void check_communicator(C& ranks, const B& backend, const communicator_check& op
   using from_bytes = std::span<const std::byte>;
   using to_bytes = std::span<std::byte>;
   backend.validate();
-  const auto executor = backend.make_executor(0);
-  const stream_type stream = executor.stream();
+  const auto launcher = backend.make_launcher(0);
+  const stream_type stream = launcher.stream();
   const any_communicator<stream_type> alone(self_communicator{});  // the wait is the Communicator's own
   detail::checked_communicator on{
-      .upload = [&](from_bytes from, to_bytes to) { executor.upload(from, to); },
+      .upload = [&](from_bytes from, to_bytes to) { launcher.upload(from, to); },
       .copy = [&](from_bytes from, to_bytes to) { detail::stream_copy<stream_type>::run(from, to, stream); },
       .download =
           [&](from_bytes from, to_bytes to) {
             if constexpr (detail::has_wait<C, stream_type>) ranks.wait(stream);
-            executor.download(from, to, alone);
+            launcher.download(from, to, alone);
           },
       .enter =
           [&](const std::function<void()>& body) {
-            if constexpr (requires { executor.enter(); }) {
-              const auto entered = executor.enter();
+            if constexpr (requires { launcher.enter(); }) {
+              const auto entered = launcher.enter();
               body();
             } else {
               body();

@@ -3,7 +3,7 @@
 
 struct half_a_backend {
   using stream_type = slamb::host_stream;
-  using executor_type = slamb::host_backend::executor_type;
+  using launcher_type = slamb::host_backend::launcher_type;
 };
 
 slamb::lamb<half_a_backend> optimizer({}, {});

@@ -14,6 +14,6 @@ struct clear_gradient : slamb::detail::pass_without_constants {
   }
 };
 
-void run(const slamb::detail::host::executor& executor, const slamb::detail::view_in<>& view) {
-  executor.launch(slamb::detail::run_pass{clear_gradient{}, view, {0, 1}});
+void run(const slamb::detail::host::thread_launcher& launcher, const slamb::detail::view_in<>& view) {
+  launcher.launch(slamb::detail::run_pass{clear_gradient{}, view, {0, 1}});
 }

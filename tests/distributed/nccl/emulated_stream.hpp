@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "slamb/backend/cuda/detail/emulator.hpp"
-#include "slamb/backend/cuda/detail/executor.hpp"
+#include "slamb/backend/cuda/detail/stream_launcher.hpp"
 #include "slamb/core/allocator.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/runtime/cuda_device_guard.hpp"
@@ -76,11 +76,11 @@ struct backend_beside_stream {
   std::size_t cache_bytes = 1U << 20U;
 
   using stream_type = cudaStream_t;
-  using executor_type = slamb::detail::cuda::executor<emulator_beside_stream>;
+  using launcher_type = slamb::detail::cuda::stream_launcher<emulator_beside_stream>;
 
   void validate() const {}
-  executor_type make_executor(std::uint64_t /*elements*/) const {
-    return executor_type(emulator_beside_stream(stream, log));
+  launcher_type make_launcher(std::uint64_t /*elements*/) const {
+    return launcher_type(emulator_beside_stream(stream, log));
   }
   slamb::allocator make_allocator() const {
     const slamb::allocator host = slamb::detail::host_allocator();

@@ -1,4 +1,4 @@
-// The settings of the CUDA backend. A user passes them to an optimizer, and a recipe makes its executor from them.
+// The settings of the CUDA backend. A user passes them to an optimizer, and a recipe makes its launcher from them.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "slamb/backend/cuda/detail/executor.hpp"
 #include "slamb/backend/cuda/detail/launcher.cuh"
+#include "slamb/backend/cuda/detail/stream_launcher.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/cuda_error.hpp"
 #include "slamb/detail/kernel/launcher.hpp"
@@ -51,17 +51,17 @@ struct cuda_backend {
   std::size_t cache_bytes = std::numeric_limits<std::size_t>::max();
 
   using stream_type = cudaStream_t;
-  using executor_type = detail::cuda::executor<detail::cuda::launcher>;
+  using launcher_type = detail::cuda::stream_launcher<detail::cuda::launcher>;
 
   void validate() const {}
-  executor_type make_executor(std::uint64_t /*elements*/) const {
-    return executor_type(detail::cuda::launcher(stream));
+  launcher_type make_launcher(std::uint64_t /*elements*/) const {
+    return launcher_type(detail::cuda::launcher(stream));
   }
   allocator make_allocator() const {
     return memory.allocate || memory.deallocate ? memory : detail::cuda::stream_allocator(stream);
   }
 };
 
-static_assert(backend<cuda_backend> && detail::backend_launcher<cuda_backend::executor_type>);
+static_assert(backend<cuda_backend> && detail::backend_launcher<cuda_backend::launcher_type>);
 
 }  // namespace slamb

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "slamb/backend/cuda/detail/emulator.hpp"
-#include "slamb/backend/cuda/detail/executor.hpp"
+#include "slamb/backend/cuda/detail/stream_launcher.hpp"
 #include "slamb/core/allocator.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
@@ -24,18 +24,18 @@ struct emulated_backend {
   allocator memory = detail::host_allocator();
 
   using stream_type = host_stream;
-  using executor_type = detail::cuda::executor<detail::cuda::emulator>;
+  using launcher_type = detail::cuda::stream_launcher<detail::cuda::emulator>;
 
   /// @throws std::invalid_argument
   void validate() const {
     detail::require_in(most_blocks >= 1, "emulated_backend's most_blocks", static_cast<double>(most_blocks), ">= 1");
   }
 
-  executor_type make_executor(std::uint64_t /*elements*/) const {
-    return executor_type(detail::cuda::emulator(most_blocks, order));
+  launcher_type make_launcher(std::uint64_t /*elements*/) const {
+    return launcher_type(detail::cuda::emulator(most_blocks, order));
   }
 };
 
-static_assert(backend<emulated_backend> && detail::backend_launcher<emulated_backend::executor_type>);
+static_assert(backend<emulated_backend> && detail::backend_launcher<emulated_backend::launcher_type>);
 
 }  // namespace slamb

@@ -1,4 +1,4 @@
-// The host backend: its settings, from which a recipe makes its executor.
+// The host backend: its settings, from which a recipe makes its launcher.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <thread>
 
-#include "slamb/backend/host/detail/executor.hpp"
+#include "slamb/backend/host/detail/thread_launcher.hpp"
 #include "slamb/core/allocator.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
@@ -26,17 +26,17 @@ struct host_backend {
   allocator memory = detail::host_allocator();
 
   using stream_type = host_stream;
-  using executor_type = detail::host::executor;
+  using launcher_type = detail::host::thread_launcher;
 
   /// @throws std::invalid_argument
   void validate() const { detail::require_in(threads <= 4096, "host_backend's threads", threads, "in [0, 4096]"); }
 
-  executor_type make_executor(std::uint64_t elements) const {
+  launcher_type make_launcher(std::uint64_t elements) const {
     return {threads == 0 ? std::max(1U, std::thread::hardware_concurrency()) : threads, elements};
   }
 };
 
-static_assert(backend<host_backend> && detail::backend_launcher<host_backend::executor_type>);
+static_assert(backend<host_backend> && detail::backend_launcher<host_backend::launcher_type>);
 
 }  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace slamb

@@ -178,7 +178,7 @@ class quantized_exchange {
     if (is_active(context) && active_.is_zero_aware()) active_.find(context, wire_at(context, {}), variance, tiles);
   }
 
-  /// The function that initialises the buffer; for an executor to invoke before `send`.
+  /// The function that initialises the buffer; for a launcher to invoke before `send`.
   auto message_initializer(const Context& context, std::span<std::byte> buffer) const {
     return codes_.message_initializer(is_active(context) ? wire_at(context, buffer) : wire_view{}, context.record());
   }
@@ -221,7 +221,7 @@ class quantized_exchange {
   /// Sets the errors to 0, for a signal in another unit.
   void clear_errors(Context& context) const {
     visit_state(context, [&context](std::string_view, std::span<std::byte> part, state_part what) {
-      if (what == state_part::errors) context.executor.clear(part);
+      if (what == state_part::errors) context.launcher.clear(part);
     });
   }
 

@@ -85,7 +85,7 @@ class quantized_payload {
   void exchange(std::span<float> payload, [[maybe_unused]] float* compression_error, Context& context) {
     if (context.ranks.size() == 1) {
       if constexpr (KeepsApart)
-        context.executor.clear(std::as_writable_bytes(std::span(compression_error, payload.size())));
+        context.launcher.clear(std::as_writable_bytes(std::span(compression_error, payload.size())));
       return context.invoke(skip_if_not_finite{context.record()});
     }
     if (payload.size() != uploaded_size_) upload(context, payload.size());

@@ -22,7 +22,7 @@ namespace slamb::detail {
 template <class Sparsifier, class Context>
 class selector {
   static constexpr bool is_stored =
-      !Context::executor_type::is_synchronous && capability::selects_on_device<Sparsifier>;
+      !Context::launcher_type::is_synchronous && capability::selects_on_device<Sparsifier>;
 
  public:
   using selection_type = decltype(std::declval<const Sparsifier&>().at(std::uint64_t{1}));
@@ -88,7 +88,7 @@ class selector<Sparsifier, Context> {
          1) %
         static_cast<std::uint64_t>(context.ranks.size()));
     if (context.ranks.rank() == leader) {
-      context.executor.clear(std::as_writable_bytes(bits));
+      context.launcher.clear(std::as_writable_bytes(bits));
       // Nothing is chosen in tiles with values that are not finite. The payload's overflow flag will skip the step.
       context.launch(choose_elements{pass, sparsifier, view, context.all_tiles(), bits.data()});
     }

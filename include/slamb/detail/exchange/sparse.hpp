@@ -111,7 +111,7 @@ class sparse_exchange {
     return is_quantized ? 1.0F : 1.0F / static_cast<float>(context.ranks.size());
   }
 
-  /// The function that makes the selection on a device; for an executor to invoke before `select`.
+  /// The function that makes the selection on a device; for a launcher to invoke before `select`.
   auto selection_kernel(Context& context, const sparsifier_type& sparsifier) const {
     return selector_.selection_kernel(sparsifier, context);
   }
@@ -129,7 +129,7 @@ class sparse_exchange {
   /// True if `send` can send some tiles before the others are there. On a device the host does not know the place of a tile's
   /// elements in the payload. What is sent last must not be empty.
   bool can_send_early(const Context& context, tile_range tiles) const {
-    if constexpr (selects_by_value || is_quantized || !Context::executor_type::is_synchronous)
+    if constexpr (selects_by_value || is_quantized || !Context::launcher_type::is_synchronous)
       return false;
     else
       return context.ranks.size() > 1 && context.memory.view(tile_offsets_)[tiles.first] > 0;
@@ -184,13 +184,13 @@ class sparse_exchange {
   std::span<float> payload_of_step(Context& context) const {
     const std::span<std::uint64_t> tile_offsets = context.memory.view(tile_offsets_);
     const std::span<float> capacity = buffer(context).first(largest_);
-    if constexpr (!Context::executor_type::is_synchronous && payload_is_constant<sparsifier_type>) {
-      place_tiles(context.executor, context.view(), *selection_, tile_offsets, capacity.size(),
+    if constexpr (!Context::launcher_type::is_synchronous && payload_is_constant<sparsifier_type>) {
+      place_tiles(context.launcher, context.view(), *selection_, tile_offsets, capacity.size(),
                   &context.record()->skip);
       context.agreement.hash_selection(context, *selection_, tile_offsets);
       return capacity;
     } else {
-      place_tiles(context.executor, context.view(), *selection_, tile_offsets);
+      place_tiles(context.launcher, context.view(), *selection_, tile_offsets);
       const std::uint64_t size = context.read(&tile_offsets.back());
       if (size > capacity.size())
         throw error("slamb: the compressor selected " + std::to_string(size) + " elements, but said that at most " +
@@ -213,7 +213,7 @@ class sparse_exchange {
     payload_view all{.tile_offsets = context.memory.view(tile_offsets_).data(),
                      .discount = {context.memory.view(discounts_).data(), static_cast<std::uint32_t>(discounts_.count)},
                      .age = context.memory.view(age_).data(),
-                     .capacity = Context::executor_type::is_synchronous ? 0 : largest_};
+                     .capacity = Context::launcher_type::is_synchronous ? 0 : largest_};
     for (std::uint64_t i = 0; i < columns_ + (keeps_error_apart ? 1 : 0); ++i)
       all.plane[i] = buffer(context).data() + i * largest_;
     return all;

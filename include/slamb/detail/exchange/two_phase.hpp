@@ -185,7 +185,7 @@ class two_phase_exchange {
     return wire;
   }
 
-  /// The function that initialises the messages, if there are any; for an executor to invoke before `send`. The message of the
+  /// The function that initialises the messages, if there are any; for a launcher to invoke before `send`. The message of the
   /// mean receives the fingerprint of this step.
   auto message_initializer(const wire_view& wire, const step_record* record) const {
     return all_in_order(
@@ -294,7 +294,7 @@ class two_phase_exchange {
   void encode_mean(Context& context, const model_view& model, const wire_view& wire,
                    const read_overflow_flags& read_flags, const std::uint64_t* counts, double* statistic) const {
     read_overflow_flags flags_of_kernel{};
-    if constexpr (Context::executor_type::is_synchronous) {
+    if constexpr (Context::launcher_type::is_synchronous) {
       context.invoke(read_flags);
       if (context.is_skipped_on_host()) return;
     } else {

@@ -1,4 +1,4 @@
-// The machine of a Backend: its executor, behind the interface that the core calls.
+// The machine of a Backend: its launcher, behind the interface that the core calls.
 #pragma once
 
 #include <cstddef>
@@ -36,19 +36,19 @@ allocator allocator_of(const Backend& backend) {
     return backend.memory;
 }
 
-template <class Executor, class Stream>
+template <class Launcher, class Stream>
 class late_flag_on final : public late_flag {
  public:
-  explicit late_flag_on(const Executor& executor) : executor_(executor), late_(executor.stream()) {}
+  explicit late_flag_on(const Launcher& launcher) : launcher_(launcher), late_(launcher.stream()) {}
 
-  void start(const std::uint32_t* from) override { executor_.read_later(from, late_); }
+  void start(const std::uint32_t* from) override { launcher_.read_later(from, late_); }
   std::uint32_t finish(const stream_waiter& ranks) override {
     ranks.wait(late_.stream());
     return late_.finish();
   }
 
  private:
-  const Executor& executor_;
+  const Launcher& launcher_;
   late_read<Stream, std::uint32_t> late_;
 };
 
@@ -72,90 +72,90 @@ class side_sums_on final : public side_sums {
   side_stream<Stream, sum_over_ranks> side_;
 };
 
-/// Owns the executor, by which recipes run their own passes.
+/// Owns the launcher, by which recipes run their own passes.
 template <class Backend>
 class machine_on final : public machine {
  public:
-  using executor_type = typename Backend::executor_type;
+  using launcher_type = typename Backend::launcher_type;
   using stream_type = typename Backend::stream_type;
   using precision = typename precision_of<Backend>::type;
   /// True for the planner, whose kernels do not run.
-  static constexpr bool is_plan = requires(const executor_type& executor, const layout& tensors) {
-    executor.plan_for(tensors);
+  static constexpr bool is_plan = requires(const launcher_type& launcher, const layout& tensors) {
+    launcher.plan_for(tensors);
   };
 
-  static_assert(backend_launcher<executor_type>,
-                "slamb: the executor of a Backend must have the members of detail::backend_launcher "
-                "(slamb/detail/kernel/launcher.hpp), as the executors of host_backend and cuda_backend have");
+  static_assert(backend_launcher<launcher_type>,
+                "slamb: the launcher of a Backend must have the members of detail::backend_launcher "
+                "(slamb/detail/kernel/launcher.hpp), as the launchers of host_backend and cuda_backend have");
 #if defined(__CUDACC__)
-  static_assert(!executor_type::is_synchronous || is_plan,
+  static_assert(!launcher_type::is_synchronous || is_plan,
                 "slamb: compile optimizers on the host backend in a .cpp file, because nvcc rejects vectors in "
                 "functions that are also for the device");
 #endif
 
   /// @param elements  of the model
   machine_on(Backend backend, std::uint64_t elements)
-      : machine(properties_of(backend)), executor_(backend.make_executor(elements)), memory_(allocator_of(backend)) {}
+      : machine(properties_of(backend)), launcher_(backend.make_launcher(elements)), memory_(allocator_of(backend)) {}
 
-  const executor_type& executor() const noexcept { return executor_; }
+  const launcher_type& launcher() const noexcept { return launcher_; }
 
-  any_stream stream() const noexcept override { return executor_.stream(); }
+  any_stream stream() const noexcept override { return launcher_.stream(); }
   call_scope enter() const noexcept override {
-    if constexpr (requires { executor_.enter(); })
-      return executor_.enter();
+    if constexpr (requires { launcher_.enter(); })
+      return launcher_.enter();
     else
       return {};
   }
   bool is_capturing() const override {
-    if constexpr (executor_type::is_synchronous)
+    if constexpr (launcher_type::is_synchronous)
       return false;
     else
-      return executor_.is_capturing();
+      return launcher_.is_capturing();
   }
   allocator memory_source() const override { return memory_; }
-  void require_memory(const void* memory, const char* what) const override { executor_.require_memory(memory, what); }
+  void require_memory(const void* memory, const char* what) const override { launcher_.require_memory(memory, what); }
 
-  void clear(std::span<std::byte> memory) const override { executor_.clear(memory); }
+  void clear(std::span<std::byte> memory) const override { launcher_.clear(memory); }
   void upload_tiles(const layout& tensors, std::span<tile> to) const override {
     if constexpr (is_plan)
-      executor_.plan_for(tensors);
+      launcher_.plan_for(tensors);
     else
       upload(std::span<const tile>(tensors.tile_table()), to);
   }
   void upload_bytes(std::span<const std::byte> from, std::span<std::byte> to) const override {
-    executor_.upload(from, to);
+    launcher_.upload(from, to);
   }
   void download(std::span<const std::byte> from, std::span<std::byte> to, const stream_waiter& ranks) const override {
-    executor_.download(from, to, ranks);
+    launcher_.download(from, to, ranks);
   }
-  void wait(const stream_waiter& ranks) const override { executor_.wait(ranks); }
+  void wait(const stream_waiter& ranks) const override { launcher_.wait(ranks); }
 
-  void invoke(const step_calls& calls) const override { executor_.invoke(calls); }
+  void invoke(const step_calls& calls) const override { launcher_.invoke(calls); }
   void run(const model_pass& pass, const any_view& view, tile_range tiles, double* sums,
            std::uint32_t* not_finite) const override {
     pass.visit([&](const auto& its) { run_one(its, view, tiles, sums, not_finite); });
   }
   void hash_payload(const model_view& view, const payload_view& payload, tile_range tiles,
                     double* sums) const override {
-    executor_.launch(run_packed<fingerprint_of_payload>{{}, view, payload, tiles, sums});
+    launcher_.launch(run_packed<fingerprint_of_payload>{{}, view, payload, tiles, sums});
   }
   void add_up(std::span<const double> values, double* to) const override {
-    executor_.launch(::slamb::detail::add_up{values.data(), values.size(), to});
+    launcher_.launch(::slamb::detail::add_up{values.data(), values.size(), to});
   }
 
   std::unique_ptr<late_flag> make_late_flag() const override {
-    if constexpr (!executor_type::is_synchronous && requires { sizeof(late_read<stream_type, std::uint32_t>); })
-      return std::make_unique<late_flag_on<executor_type, stream_type>>(executor_);
+    if constexpr (!launcher_type::is_synchronous && requires { sizeof(late_read<stream_type, std::uint32_t>); })
+      return std::make_unique<late_flag_on<launcher_type, stream_type>>(launcher_);
     else
       return nullptr;
   }
   std::unique_ptr<side_sums> make_side_sums(counted_collectives& ranks, std::size_t most) const override {
-    return std::make_unique<side_sums_on<stream_type>>(executor_.stream(), ranks, most);
+    return std::make_unique<side_sums_on<stream_type>>(launcher_.stream(), ranks, most);
   }
 
  private:
   static machine_properties properties_of(const Backend& backend) {
-    machine_properties properties{.is_synchronous = executor_type::is_synchronous,
+    machine_properties properties{.is_synchronous = launcher_type::is_synchronous,
                                   .takes_types = precision::takes_types,
                                   .rounds_by_chance = precision::rounds_by_chance,
                                   .has_draws = has_draws<precision>,
@@ -169,7 +169,7 @@ class machine_on final : public machine {
   void run_one(const Pass& pass, const any_view& all, tile_range tiles, double* sums, std::uint32_t* not_finite) const {
     if constexpr (precision::takes_types ||
                   !(std::is_same_v<Pass, reload_masters> || std::is_same_v<Pass, round_masters>))
-      executor_.launch(run_pass{pass, view_of_all(all), tiles, sums, not_finite});
+      launcher_.launch(run_pass{pass, view_of_all(all), tiles, sums, not_finite});
   }
   static auto view_of_all(const any_view& all) noexcept {
     using moments = arrays<array::momentum, array::variance, array::compared>;
@@ -181,7 +181,7 @@ class machine_on final : public machine {
     return view;
   }
 
-  executor_type executor_;
+  launcher_type launcher_;
   allocator memory_;
 };
 

@@ -57,7 +57,7 @@ struct machine_properties {
 };
 
 /// Does the work of the core, in the order of the calls. Pointers and spans are in the backend's memory unless a function says
-/// otherwise. The functions are those of an executor (backend/host/detail/executor.hpp), by which `machine_on` implements them.
+/// otherwise. The functions are those of a launcher (backend/host/detail/thread_launcher.hpp), by which `machine_on` implements them.
 class machine : public backend_memory {
  public:
   explicit machine(const machine_properties& properties) noexcept : properties_(properties) {}

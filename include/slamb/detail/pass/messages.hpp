@@ -1,5 +1,5 @@
 // The content of quantized messages beside the codes: a header with the overflow flag and the sender's fingerprint, and scales. An
-// executor invokes these functions in one thread or in several, because there are as many messages as ranks.
+// launcher invokes these functions in one thread or in several, because there are as many messages as ranks.
 #pragma once
 
 #include <cmath>

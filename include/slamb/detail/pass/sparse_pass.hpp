@@ -46,7 +46,7 @@ struct stored_selection {
   SLAMB_HOST_DEVICE const Selection& resolve() const { return *at; }
 };
 
-/// Makes the selection of a `stored_selection`; for an executor to invoke.
+/// Makes the selection of a `stored_selection`; for a launcher to invoke.
 template <class Steps, class Selection>
 struct store_selection {
   Steps steps;                 ///< the sparsifier, or the constants of all its steps

@@ -16,7 +16,7 @@
 
 namespace slamb::detail {
 
-/// Writes learning rates to the memory that passes read, and adds them to the hash of the step; for an executor to invoke. A rate
+/// Writes learning rates to the memory that passes read, and adds them to the hash of the step; for a launcher to invoke. A rate
 /// from device memory that is negative or not finite, also after the factor of a tensor, has the effect of a gradient that is not
 /// finite.
 struct write_learning_rates {
@@ -47,7 +47,7 @@ struct write_learning_rates {
   }
 };
 
-/// g ← g min(1, c/(‖g‖ + 1e-6)), the norm over all tensors; for an executor to invoke.
+/// g ← g min(1, c/(‖g‖ + 1e-6)), the norm over all tensors; for a launcher to invoke.
 struct clip_gradient_scale {
   step_record* record;
   float* scale;          ///< by which passes scale the gradient
@@ -159,7 +159,7 @@ using step_call =
            write_sum_header, read_sum_header, read_local_sum_header, skip_if_not_finite, clip_gradient_scale,
            write_square_share, read_mean_square, begin_following_exchange, end_following_exchange, drop_local_gradient>;
 
-/// A few of them, in order: itself a function that an executor invokes.
+/// A few of them, in order: itself a function that a launcher invokes.
 struct step_calls {
   static constexpr int most = 4;
 

@@ -2,7 +2,7 @@
 //
 // On a device a step is enqueued completely before any of it runs. Only the device knows if a gradient has overflowed, and
 // the number of the step when earlier steps were skipped. So passes read `skip` themselves, and values that depend on t are
-// computed by functions that the executor invokes in order with the passes.
+// computed by functions that the launcher invokes in order with the passes.
 #pragma once
 
 #include <cmath>
@@ -57,7 +57,7 @@ SLAMB_HOST_DEVICE inline void mark_diverged(step_record& record) {
   record.skip = 1;
 }
 
-// Functions that an executor invokes: trivially copyable, called once by one thread. A function with arguments (thread, threads)
+// Functions that a launcher invokes: trivially copyable, called once by one thread. A function with arguments (thread, threads)
 // may instead be called by several threads that share its work; without arguments it does all of it.
 
 struct nothing_to_do {

@@ -1,4 +1,4 @@
-// The context of a recipe: the core of its optimizer, and the executor by which it runs its own passes.
+// The context of a recipe: the core of its optimizer, and the launcher by which it runs its own passes.
 #pragma once
 
 #include <cstddef>
@@ -24,11 +24,11 @@
 
 namespace slamb::detail {
 
-/// The core of an optimizer on a Backend, with what knows the types of its executor and of its arrays.
+/// The core of an optimizer on a Backend, with what knows the types of its launcher and of its arrays.
 template <class Backend>
 class optimizer_context final : public optimizer_core {
  public:
-  using executor_type = typename Backend::executor_type;
+  using launcher_type = typename Backend::launcher_type;
   using stream_type = typename Backend::stream_type;
   using late_outcome = late_read<stream_type, step_outcome>;  ///< of the steps so far, read later
   using precision = typename precision_of<Backend>::type;
@@ -70,7 +70,7 @@ class optimizer_context final : public optimizer_core {
 
   /// Starts to read the outcome of the steps so far, without waiting.
   void read_outcome_later(late_outcome& late) const {
-    executor.read_later(static_cast<const step_outcome*>(record()), late);
+    launcher.read_later(static_cast<const step_outcome*>(record()), late);
   }
   /// Finishes that read, so that `next_step_number` does not wait. Waits only for the steps before the read.
   step_outcome find_outcome(const late_outcome& late) {
@@ -103,7 +103,7 @@ class optimizer_context final : public optimizer_core {
   /// Launches a kernel.
   template <class Kernel>
   void launch(const Kernel& kernel) const {
-    if (kernel.work() > 0) executor.launch(kernel);
+    if (kernel.work() > 0) launcher.launch(kernel);
   }
   /// Runs a pass over a range of tiles.
   /// @param sums        [all tiles][results of the pass]; may be null if there are none
@@ -116,19 +116,19 @@ class optimizer_context final : public optimizer_core {
   /// Invokes functions, in order, after all earlier work.
   template <class... Functions>
   void invoke(const Functions&... functions) const {
-    executor.invoke(functions...);
+    launcher.invoke(functions...);
   }
   /// Copies a table to the backend's memory.
   template <class T>
   void upload(std::span<const T> from, std::span<T> to) const {
-    ::slamb::detail::upload(executor, from, to);
+    ::slamb::detail::upload(launcher, from, to);
   }
   /// Writes one value to the backend's memory.
   template <class T>
   void write(T* to, T value) const {
-    ::slamb::detail::write(executor, to, value);
+    ::slamb::detail::write(launcher, to, value);
   }
-  stream_type stream() const noexcept { return executor.stream(); }
+  stream_type stream() const noexcept { return launcher.stream(); }
 
   using optimizer_core::tables;
   /// The tables that passes of Adam's update read: scalars, tensors, learning rates and trust ratios.
@@ -159,11 +159,11 @@ class optimizer_context final : public optimizer_core {
       : optimizer_core(std::make_unique<machine_on<Backend>>(std::move(backend), model.elements()), std::move(model),
                        its.share(), compare_every),
         communicator(std::move(its)),
-        executor(static_cast<const machine_on<Backend>&>(on()).executor()) {}
+        launcher(static_cast<const machine_on<Backend>&>(on()).launcher()) {}
 
  public:
   any_communicator<stream_type> communicator;  ///< the user's; calls on it are not counted
-  const executor_type& executor;
+  const launcher_type& launcher;
 };
 
 }  // namespace slamb::detail

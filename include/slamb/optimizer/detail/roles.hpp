@@ -58,7 +58,7 @@ constexpr bool is_almost_a_policy() {
   constexpr bool has_sums = requires { P::sums_per_segment; };
   constexpr bool has_errors = requires { P::worker_state; };
   constexpr bool has_rank = requires(P & p) { p.rank(); };
-  constexpr bool has_executor = requires { typename P::executor_type; };
+  constexpr bool has_launcher = requires { typename P::launcher_type; };
   if constexpr (!std::is_same_v<P, std::remove_cv_t<P>>)
     static_assert(std::is_same_v<P, std::remove_cv_t<P>>,
                   "slamb: a template argument of an optimizer is const; name the type without const");
@@ -77,7 +77,7 @@ constexpr bool is_almost_a_policy() {
   else if constexpr (has_rank && !communicator<P>)
     static_assert(communicator<P>,
                   "slamb: a template argument of an optimizer has members of a Communicator, but is none");
-  else if constexpr (has_executor && !backend<P>)
+  else if constexpr (has_launcher && !backend<P>)
     static_assert(backend<P>, "slamb: a template argument of an optimizer has members of a Backend, but is none");
   else
     return false;

@@ -227,7 +227,7 @@ class trial {
     typename traits::type optimizer(model.tensors(), options_, std::move(ranks.template get<communicator_type>()),
                                     backend);
     const auto wait = [&] {
-      if constexpr (!backend_type::executor_type::is_synchronous) static_cast<void>(optimizer.statistics());
+      if constexpr (!backend_type::launcher_type::is_synchronous) static_cast<void>(optimizer.statistics());
     };
     for (int untimed = 0; untimed < 2; ++untimed) optimizer.step(trial_rate);
     wait();

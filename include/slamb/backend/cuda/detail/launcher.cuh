@@ -204,7 +204,7 @@ class launcher {
     stream_copy<cudaStream_t>::run(from, to, stream_);
     check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   }
-  /// As executor::read_later. @throws cuda_error
+  /// As launcher::read_later. @throws cuda_error
   template <class T>
   static void read_later(const T* from, late_read<cudaStream_t, T>& late) {
     late.start(from);

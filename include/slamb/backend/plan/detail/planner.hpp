@@ -178,7 +178,7 @@ class planner {
 template <class Precision = single_precision>
 struct planning_backend {
   using stream_type = host_stream;
-  using executor_type = planner;
+  using launcher_type = planner;
   using precision = Precision;
 
   counted_work* to = nullptr;
@@ -190,7 +190,7 @@ struct planning_backend {
   } rounding{};
 
   void validate() const {}
-  executor_type make_executor(std::uint64_t /*elements*/) const { return planner(*to); }
+  launcher_type make_launcher(std::uint64_t /*elements*/) const { return planner(*to); }
   allocator make_allocator() const { return reserving_allocator(); }
 };
 

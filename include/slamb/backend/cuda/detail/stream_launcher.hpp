@@ -1,4 +1,4 @@
-// The CUDA executor: enqueues the kernels of passes. It waits only to read a value from the device. It waits through the
+// The launcher of CUDA: enqueues kernels. It waits only to read a value from the device. It waits through the
 // communicator, which detects dead peers, because a collective with a dead peer keeps the stream busy for ever.
 #pragma once
 
@@ -16,15 +16,15 @@
 
 namespace slamb::detail::cuda {
 
-/// Runs passes on a `Device`, which launches kernels and copies memory in order: `launcher` or `emulator`. host::executor has the
-/// same functions and documents them, but here a call returns before its work is done.
+/// Runs passes on a `Device`, which launches kernels and copies memory in order: `launcher` or `emulator`. A call returns before its
+/// work is done.
 template <class Device>
-class executor {
+class stream_launcher {
  public:
   /// Only the device knows the results of a step.
   static constexpr bool is_synchronous = false;
 
-  explicit executor(Device device) : device_(std::move(device)) {}
+  explicit stream_launcher(Device device) : device_(std::move(device)) {}
 
   auto stream() const noexcept { return device_.stream(); }
   /// A guard that a thread must hold while it calls the other functions, if the device needs one.

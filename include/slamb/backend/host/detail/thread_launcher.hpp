@@ -1,4 +1,4 @@
-// The host executor: runs kernels on threads.
+// The launcher of the host: runs kernels on threads.
 #pragma once
 
 #include <algorithm>
@@ -20,14 +20,14 @@ namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// Runs kernels. All work is done when a call returns.
-class executor {
+class thread_launcher {
  public:
   /// The results of a step can be read without waiting.
   static constexpr bool is_synchronous = true;
 
   /// @param threads   including the calling thread
   /// @param elements  elements of the model; a small model uses fewer threads
-  executor(unsigned threads, std::uint64_t elements) {
+  thread_launcher(unsigned threads, std::uint64_t elements) {
     constexpr std::uint64_t worth_a_thread = 1U << 16U;
     const auto useful = static_cast<unsigned>(std::min<std::uint64_t>(threads, elements / worth_a_thread + 1));
     pool_.reset(new thread_pool(useful));
