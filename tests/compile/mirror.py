@@ -41,6 +41,7 @@ ELSEWHERE = {
     "communicator/nccl_error.hpp": ("distributed/nccl/failures.cpp", "nccl_error", "it needs the stand-in for NCCL"),
     "communicator/nccl_types.hpp": ("distributed/nccl/calls.cpp", "nccl_type", "it needs the stand-in for NCCL"),
     "impl/host.hpp": ("compile/consumer_compiled/CMakeLists.txt", "slamb::compiled", "the compiled form includes it, and a package is tested"),
+    "core/config.hpp": ("compile/rejected_language.cmake", "the first error is another", "programs in other languages must not compile"),
     "core/storage_bytes.hpp": ("properties/bytes_by_type.cpp", "storage_bytes", "the counts of passes take it"),
     "core/allocator.hpp": ("faults/bad_input.cpp", "an allocator that fails", "whole optimizers take memory from it"),
     "core/concepts.hpp": ("compile/must_fail/communicator_without_size.cpp", "expect: all_reduce_sum needs", "programs must not compile"),
