@@ -121,9 +121,9 @@ SLAMB_ELEMENT void store_any(const T (&from)[W], T* array, group<W> at) {
   }
 }
 
-/// Words from a narrower type, and to it.
+/// Words from bytes or halves of words, and to them.
 template <unsigned W, class T>
-SLAMB_ELEMENT words<W> load_narrow(const T* array, group<W> at) {
+SLAMB_ELEMENT words<W> load_words(const T* array, group<W> at) {
   T narrow[W];
   load_any(array, at, narrow);
   words<W> x;
@@ -131,7 +131,7 @@ SLAMB_ELEMENT words<W> load_narrow(const T* array, group<W> at) {
   return x;
 }
 template <unsigned W, class T>
-SLAMB_ELEMENT void store_narrow(const words<W>& x, T* array, group<W> at) {
+SLAMB_ELEMENT void store_words(const words<W>& x, T* array, group<W> at) {
   T narrow[W];
   for (unsigned j = 0; j < W; ++j) narrow[j] = static_cast<T>(x.of[j]);
   store_any(narrow, array, at);
@@ -162,23 +162,6 @@ template <unsigned W>
 SLAMB_ELEMENT void store(const reals<W>& x, float* array, group<W> at) {
   store_any(x.of, array, at);
 }
-template <unsigned W>
-SLAMB_ELEMENT words<W> load_words(const std::uint16_t* array, group<W> at) {
-  return load_narrow(array, at);
-}
-template <unsigned W>
-SLAMB_ELEMENT words<W> load_words(const std::uint8_t* array, group<W> at) {
-  return load_narrow(array, at);
-}
-template <unsigned W>
-SLAMB_ELEMENT void store_words(const words<W>& x, std::uint16_t* array, group<W> at) {
-  store_narrow(x, array, at);
-}
-template <unsigned W>
-SLAMB_ELEMENT void store_words(const words<W>& x, std::uint8_t* array, group<W> at) {
-  store_narrow(x, array, at);
-}
-
 // Numbers of sixteen bits: to nearest, as IEEE 754 defines, or by chance.
 
 template <unsigned W>
