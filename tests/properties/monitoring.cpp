@@ -170,8 +170,8 @@ std::size_t steps_measured(const typename Optimizer::options_type& options, int 
 }
 
 /// Counts the passes that measure.
-struct counted_executor : slamb::detail::host::thread_launcher {
-  using slamb::detail::host::thread_launcher::launcher;
+struct counted_launcher : slamb::detail::host::thread_launcher {
+  using slamb::detail::host::thread_launcher::thread_launcher;
 
   using slamb::detail::host::thread_launcher::launch;
   template <class Storage, class Pass, class Quantizer, class Precision>
@@ -183,7 +183,7 @@ struct counted_executor : slamb::detail::host::thread_launcher {
   static inline int measurements = 0;
 };
 struct counted_backend : host_backend {
-  using launcher_type = counted_executor;
+  using launcher_type = counted_launcher;
   launcher_type make_launcher(std::uint64_t elements) const { return {1U, elements}; }
 };
 
@@ -193,14 +193,14 @@ std::vector<float> reached_with(const typename Optimizer::options_type& options,
   const experiment e = three_groups(1, 10);
   replica mine(e.tensors, e.start);
   Optimizer run(mine.parameters(), options);
-  counted_executor::measurements = 0;
+  counted_launcher::measurements = 0;
   for (std::size_t t = 0; t < e.steps(); ++t) {
     mine.set_gradient(e.gradients[t][0]);
     if (asks(t)) run.measure_next_step();
     run.step(0.01);
-    CHECK(run.statistics().compression.size() == (counted_executor::measurements > 0 ? 3 : 0));
+    CHECK(run.statistics().compression.size() == (counted_launcher::measurements > 0 ? 3 : 0));
   }
-  CHECK(counted_executor::measurements == expected);
+  CHECK(counted_launcher::measurements == expected);
   return mine.values();
 }
 
