@@ -72,6 +72,9 @@ class side_sums_on final : public side_sums {
   side_stream<Stream, sum_over_ranks> side_;
 };
 
+/// The kernel, which the member of a machine hides. nvcc 13.0 does not take its qualified name there.
+using kernel_of_add_up = add_up;
+
 /// Owns the launcher, by which recipes run their own passes.
 template <class Backend>
 class machine_on final : public machine {
@@ -140,7 +143,7 @@ class machine_on final : public machine {
     launcher_.launch(run_packed<fingerprint_of_payload>{{}, view, payload, tiles, sums});
   }
   void add_up(std::span<const double> values, double* to) const override {
-    launcher_.launch(::slamb::detail::add_up{values.data(), values.size(), to});
+    launcher_.launch(kernel_of_add_up{values.data(), values.size(), to});
   }
 
   std::unique_ptr<late_flag> make_late_flag() const override {
