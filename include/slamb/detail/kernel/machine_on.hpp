@@ -140,7 +140,8 @@ class machine_on final : public machine {
     executor_.launch(run_packed<fingerprint_of_payload>{{}, view, payload, tiles, sums});
   }
   void add_up(std::span<const double> values, double* to) const override {
-    executor_.launch(::slamb::detail::add_up{values.data(), values.size(), to});
+    const ::slamb::detail::add_up kernel{values.data(), values.size(), to};  // nvcc rejects this name in a call
+    executor_.launch(kernel);
   }
 
   std::unique_ptr<late_flag> make_late_flag() const override {
