@@ -53,7 +53,7 @@
 #include "slamb/trust_ratio/rescaled_trust_ratio.hpp"
 #include "slamb/trust_ratio/unit_trust_ratio.hpp"
 
-#if defined(__CUDACC__)
+#if defined(SLAMB_DEVICE_COMPILER)
 #include "slamb/backend/cuda/cuda_backend.cuh"
 #include "slamb/communicator/cuda/thread_communicator.cuh"
 #endif
@@ -92,7 +92,7 @@ using ::slamb::absolute, ::slamb::adamw, ::slamb::allocator, ::slamb::any_commun
     ::slamb::top_k, ::slamb::traffic, ::slamb::traffic_counts, ::slamb::trust_ratio, ::slamb::two_sided,
     ::slamb::unit_trust_ratio, ::slamb::update_terms, ::slamb::variance_schedule, ::slamb::warm_up_schedule,
     ::slamb::word_of, ::slamb::zero_one_adam, ::slamb::zero_one_adam_options;
-#if defined(__CUDACC__)
+#if defined(SLAMB_DEVICE_COMPILER)
 using ::slamb::cuda_backend, ::slamb::cuda_error, ::slamb::cuda_thread_communicator;
 #endif
 

@@ -28,17 +28,45 @@
 #define SLAMB_DECL inline
 #endif
 
-// Element functions are plain inline functions; under nvcc they are compiled for the device as well.
-#if defined(__CUDACC__)
+// SLAMB_HIP: the device side uses HIP instead of CUDA. hipcc defines it. A program may define it for a compiler of the host.
+// SLAMB_DEVICE_COMPILER: nvcc or hipcc compiles this source. SLAMB_ON_DEVICE: it compiles code of the device now.
+#if defined(__HIP__) && !defined(SLAMB_HIP)
+#define SLAMB_HIP
+#endif
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define SLAMB_DEVICE_COMPILER
+#endif
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
+#define SLAMB_ON_DEVICE
+#endif
+#if defined(__HIPCC__)
+#include <hip/hip_runtime.h>  // has __host__, __device__ and the functions of devices; nvcc needs no header for these
+#endif
+
+// Element functions are plain inline functions; under nvcc and hipcc they are compiled for the device as well.
+#if defined(SLAMB_DEVICE_COMPILER)
 #define SLAMB_HOST_DEVICE __host__ __device__
-#define SLAMB_NO_EXEC_CHECK _Pragma("nv_exec_check_disable")
 #else
 #define SLAMB_HOST_DEVICE
+#endif
+#if defined(__CUDACC__)
+#define SLAMB_NO_EXEC_CHECK _Pragma("nv_exec_check_disable")
+#else
 #define SLAMB_NO_EXEC_CHECK  // before templates that call a function from their caller, which on a device can run there
 #endif
 
+// A kernel has at most `threads` threads a block, and as few registers that a multiprocessor holds `blocks` blocks. Its argument is
+// read in place. The second number of HIP's __launch_bounds__ has another meaning, and its arguments are always read in place.
+#if defined(SLAMB_HIP)
+#define SLAMB_LAUNCH_BOUNDS(threads, blocks) __launch_bounds__(threads)
+#define SLAMB_GRID_CONSTANT
+#else
+#define SLAMB_LAUNCH_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
+#define SLAMB_GRID_CONSTANT __grid_constant__
+#endif
+
 // Before a loop of a kernel whose iterations are few. nvcc would unroll it if its body has no branch, and then needs more registers.
-#if defined(__CUDA_ARCH__)
+#if defined(SLAMB_ON_DEVICE)
 #define SLAMB_NO_UNROLL _Pragma("unroll 1")
 #else
 #define SLAMB_NO_UNROLL
@@ -58,7 +86,10 @@
 // a product with a sum, which rounds once instead of twice. g++ fuses them by default, and clang within an expression. Then the
 // bits would depend on the processor, the flags and the arrangement of the code. The empty assembly statement keeps product and
 // sum apart. It costs nothing on x86-64 and on aarch64. On others it moves x through memory, which is right on every processor.
-#if defined(__AVX512F__)
+#if defined(__HIP_DEVICE_COMPILE__)
+#define SLAMB_ROUND(x) \
+  __asm__("" : "+v"(x))  // a vector register; HIP's __fmul_rn is a plain product, which clang may fuse
+#elif defined(__AVX512F__)
 #define SLAMB_ROUND(x) __asm__("" : "+v"(x))
 #elif defined(__FMA__) || defined(__FMA4__)
 #define SLAMB_ROUND(x) __asm__("" : "+x"(x))
@@ -72,7 +103,7 @@
 
 // Behind the parameters of a lambda: it is inlined on the host.
 #if (defined(__GNUC__) || defined(__clang__)) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && \
-    !defined(__CUDACC__)
+    !defined(SLAMB_DEVICE_COMPILER)
 #define SLAMB_INLINED __attribute__((always_inline))
 #else
 #define SLAMB_INLINED

@@ -1,10 +1,9 @@
 // Errors of the CUDA runtime as exceptions, with the code and the call. Plain C++, without nvcc.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <string>
 
+#include "slamb/core/detail/gpu_runtime.hpp"
 #include "slamb/core/error.hpp"
 
 namespace slamb {

@@ -52,7 +52,7 @@ SLAMB_HOST_DEVICE inline float maximum(float a, float b) { return a < b ? b : a;
 
 /// The bits of x: sign, eight bits of exponent, 23 of mantissa.
 SLAMB_HOST_DEVICE inline std::uint32_t as_word(float x) {
-#if defined(__CUDA_ARCH__)
+#if defined(SLAMB_ON_DEVICE)
   return __float_as_uint(x);
 #else
   return std::bit_cast<std::uint32_t>(x);
@@ -60,7 +60,7 @@ SLAMB_HOST_DEVICE inline std::uint32_t as_word(float x) {
 }
 /// The float with these bits.
 SLAMB_HOST_DEVICE inline float as_real(std::uint32_t bits) {
-#if defined(__CUDA_ARCH__)
+#if defined(SLAMB_ON_DEVICE)
   return __uint_as_float(bits);
 #else
   return std::bit_cast<float>(bits);
@@ -85,7 +85,7 @@ using word_of = decltype(as_word(std::declval<const Real&>()));
 /// (seen at -O3 with AVX-512); the empty statement prevents this.
 SLAMB_ELEMENT void set_bit(std::uint16_t* bits, std::uint32_t i, std::uint32_t bit = 1) {
   std::uint16_t* word = bits + i / 16;
-#if defined(__clang__) && !defined(__CUDA_ARCH__)
+#if defined(__clang__) && !defined(SLAMB_ON_DEVICE)
   asm("" : "+r"(word));
 #endif
   *word = static_cast<std::uint16_t>(*word | bit << (i % 16));
@@ -95,7 +95,7 @@ namespace detail {
 
 /// The number of bits that are 1.
 SLAMB_ELEMENT std::uint32_t count_of(std::uint32_t bits) {
-#if defined(__CUDA_ARCH__)
+#if defined(SLAMB_ON_DEVICE)
   return static_cast<std::uint32_t>(__popc(bits));
 #else
   return static_cast<std::uint32_t>(__builtin_popcount(bits));
@@ -104,7 +104,7 @@ SLAMB_ELEMENT std::uint32_t count_of(std::uint32_t bits) {
 
 /// The number of zeros below the lowest bit that is 1; there is one.
 SLAMB_ELEMENT unsigned trailing_zeros_of(std::uint32_t bits) {
-#if defined(__CUDA_ARCH__)
+#if defined(SLAMB_ON_DEVICE)
   return static_cast<unsigned>(__ffs(static_cast<int>(bits)) - 1);
 #else
   return static_cast<unsigned>(__builtin_ctz(bits));

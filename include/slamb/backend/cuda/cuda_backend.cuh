@@ -1,8 +1,6 @@
 // The settings of the CUDA backend. A user passes them to an optimizer, and a recipe makes its launcher from them.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -11,6 +9,7 @@
 #include "slamb/backend/cuda/detail/stream_launcher.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/cuda_error.hpp"
+#include "slamb/core/detail/gpu_runtime.hpp"
 #include "slamb/detail/kernel/launcher.hpp"
 #include "slamb/detail/pass/arena.hpp"
 

@@ -41,7 +41,7 @@ static_assert(backend<host_backend> && detail::backend_launcher<host_backend::la
 }  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace slamb
 
-#if defined(SLAMB_SEPARATE_COMPILATION) && !defined(__CUDACC__)
+#if defined(SLAMB_SEPARATE_COMPILATION) && !defined(SLAMB_DEVICE_COMPILER)
 namespace slamb::detail {
 extern template class machine_on<host_backend>;
 }

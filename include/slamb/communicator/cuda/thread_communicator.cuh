@@ -3,8 +3,6 @@
 // waits for a device.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <exception>
 #include <memory>
@@ -21,6 +19,7 @@
 #include "slamb/communicator/thread_communicator.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/cuda_error.hpp"
+#include "slamb/core/detail/gpu_runtime.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/detail/runtime/cuda_event.hpp"
 #include "slamb/detail/runtime/cuda_stream.hpp"

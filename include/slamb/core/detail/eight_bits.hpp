@@ -125,7 +125,7 @@ SLAMB_ELEMENT float block_scale(std::uint32_t magnitude) {
 /// 1/scale; 0 for a scale of 0, and for one that is not finite.
 SLAMB_ELEMENT float per_scale(float scale) {
   if (!(scale > 0.0F && scale <= 0x1.fffffep127F)) return 0.0F;
-#if defined(__CUDA_ARCH__)
+#if defined(SLAMB_ON_DEVICE)
   return __fdiv_rn(1.0F, scale);
 #else
   return 1.0F / scale;

@@ -18,7 +18,7 @@ constexpr std::uint64_t hash_of(std::string_view text) noexcept {
 
 /// The bits of x.
 SLAMB_HOST_DEVICE inline std::uint64_t bits_of(double x) noexcept {
-#if defined(__CUDA_ARCH__)
+#if defined(SLAMB_ON_DEVICE)
   return static_cast<std::uint64_t>(__double_as_longlong(x));
 #else
   return std::bit_cast<std::uint64_t>(x);

@@ -12,6 +12,7 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/config.hpp"
 #include "slamb/core/real.hpp"
+#include "slamb/detail/kernel/kernel.hpp"
 #include "slamb/detail/kernel/scale_statistic.hpp"
 #include "slamb/detail/kernel/tile_arrays.hpp"
 #include "slamb/detail/kernel/tile_codes.hpp"

@@ -55,4 +55,13 @@ inline constexpr bool is_small = requires {
   requires Kernel::is_small;
 };
 
+// Functions of machines that kernels call with template arguments. clang sees these arguments only if it knows a template of that name;
+// argument-dependent lookup finds the functions themselves.
+template <auto...>
+void write_results() = delete;
+template <auto...>
+void add_results() = delete;
+template <auto...>
+void each_block() = delete;
+
 }  // namespace slamb::detail

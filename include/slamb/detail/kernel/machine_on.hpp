@@ -90,7 +90,7 @@ class machine_on final : public machine {
   static_assert(backend_launcher<launcher_type>,
                 "slamb: the launcher of a Backend must have the members of detail::backend_launcher "
                 "(slamb/detail/kernel/launcher.hpp), as the launchers of host_backend and cuda_backend have");
-#if defined(__CUDACC__)
+#if defined(SLAMB_DEVICE_COMPILER)
   static_assert(!launcher_type::is_synchronous || is_plan,
                 "slamb: compile optimizers on the host backend in a .cpp file, because nvcc rejects vectors in "
                 "functions that are also for the device");

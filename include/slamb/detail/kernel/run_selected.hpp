@@ -20,7 +20,7 @@ namespace slamb::detail {
 template <class Sums, class Mask>
 struct unsent_sums {
   Sums& all;
-  const Mask& unsent;
+  Mask unsent;
 
   template <class Real>
   SLAMB_ELEMENT void add_square(int index, const Real& x) {

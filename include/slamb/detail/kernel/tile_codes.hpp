@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include "slamb/core/bfloat16.hpp"
@@ -63,11 +62,11 @@ struct error_array<no_storage> {
 /// Scale number `index` of a message.
 SLAMB_ELEMENT float load_scale(const std::byte* message, std::uint64_t index) {
   float scale = 0.0F;
-  std::memcpy(&scale, __builtin_assume_aligned(message + index * sizeof(float), sizeof(float)), sizeof(float));
+  __builtin_memcpy(&scale, __builtin_assume_aligned(message + index * sizeof(float), sizeof(float)), sizeof(float));
   return scale;
 }
 SLAMB_ELEMENT void store_scale(std::byte* message, std::uint64_t index, float scale) {
-  std::memcpy(__builtin_assume_aligned(message + index * sizeof(float), sizeof(float)), &scale, sizeof(float));
+  __builtin_memcpy(__builtin_assume_aligned(message + index * sizeof(float), sizeof(float)), &scale, sizeof(float));
 }
 
 /// The scale as a quantizer sends it: a float, or a byte. `write_scale` returns the scale that will be read.

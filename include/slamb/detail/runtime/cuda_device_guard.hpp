@@ -1,13 +1,12 @@
 // Makes a GPU current in a thread for a time, and checks that streams belong to it. Plain C++: needs no nvcc.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <stdexcept>
 #include <string>
 
 #include "slamb/core/cuda_error.hpp"
 #include "slamb/core/detail/call_scope.hpp"
+#include "slamb/core/detail/gpu_runtime.hpp"
 
 namespace slamb::detail::cuda {
 
@@ -19,7 +18,7 @@ namespace slamb::detail::cuda {
 inline int device_of(cudaStream_t stream) {
   int current = 0;
   check_cuda(cudaGetDevice(&current), "cudaGetDevice");
-#if CUDART_VERSION >= 12080
+#if defined(SLAMB_HIP) || CUDART_VERSION >= 12080
   if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread) return current;
   int its = 0;
   const cudaError_t answer = cudaStreamGetDevice(stream, &its);

@@ -1,11 +1,10 @@
 // An owning handle of a CUDA event. Plain C++: needs no nvcc.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <utility>
 
 #include "slamb/core/cuda_error.hpp"
+#include "slamb/core/detail/gpu_runtime.hpp"
 
 namespace slamb::detail::cuda {
 

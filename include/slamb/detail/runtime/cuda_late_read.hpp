@@ -2,11 +2,10 @@
 // without waiting for the work enqueued since. Plain C++: needs no nvcc.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <type_traits>
 
 #include "slamb/core/cuda_error.hpp"
+#include "slamb/core/detail/gpu_runtime.hpp"
 #include "slamb/detail/runtime/cuda_pinned_words.hpp"
 #include "slamb/detail/runtime/cuda_side_stream.hpp"
 #include "slamb/detail/runtime/cuda_stream.hpp"

@@ -1,13 +1,12 @@
 // Pinned memory for single values. Releasing it never waits for a device. Plain C++: needs no nvcc.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <mutex>
 #include <vector>
 
 #include "slamb/core/cuda_error.hpp"
+#include "slamb/core/detail/gpu_runtime.hpp"
 
 namespace slamb::detail::cuda {
 

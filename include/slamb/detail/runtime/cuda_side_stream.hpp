@@ -2,11 +2,10 @@
 // Plain C++: needs no nvcc.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 
 #include "slamb/core/cuda_error.hpp"
+#include "slamb/core/detail/gpu_runtime.hpp"
 #include "slamb/detail/runtime/cuda_event.hpp"
 #include "slamb/detail/runtime/side_stream.hpp"
 

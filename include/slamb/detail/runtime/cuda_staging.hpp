@@ -1,13 +1,12 @@
 // Pinned host memory for copying payloads to and from a GPU, in two halves that are used in turn. Plain C++: needs no nvcc.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <array>
 #include <cstddef>
 #include <utility>
 
 #include "slamb/core/cuda_error.hpp"
+#include "slamb/core/detail/gpu_runtime.hpp"
 #include "slamb/detail/runtime/cuda_event.hpp"
 
 namespace slamb::detail::cuda {

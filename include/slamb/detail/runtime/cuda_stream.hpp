@@ -1,13 +1,12 @@
 // Functions of a CUDA stream: enqueues copies, and tells if the stream is captured into a graph. Plain C++: needs no nvcc.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <span>
 
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/cuda_error.hpp"
+#include "slamb/core/detail/gpu_runtime.hpp"
 
 namespace slamb::detail::cuda {
 
@@ -33,10 +32,14 @@ inline bool is_capturing(cudaStream_t stream) {
 
 }  // namespace slamb::detail::cuda
 
+namespace slamb::detail {
+
 /// For collectives that copy, as those of self_communicator.
 template <>
-struct slamb::detail::stream_copy<cudaStream_t> {
+struct stream_copy<cudaStream_t> {
   static void run(std::span<const std::byte> from, std::span<std::byte> to, cudaStream_t stream) {
-    ::slamb::detail::cuda::copy_async(to.data(), from.data(), from.size(), stream);
+    cuda::copy_async(to.data(), from.data(), from.size(), stream);
   }
 };
+
+}  // namespace slamb::detail

@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "slamb/backend/cuda/detail/group.hpp"
 #include "slamb/backend/cuda/detail/reals.hpp"
@@ -24,13 +23,13 @@ inline constexpr bool is_code_width = Bits == 1 || Bits == 2 || Bits == 4 || Bit
 template <class Word>
 SLAMB_ELEMENT std::uint32_t read_word(const std::byte* from) {
   Word word;
-  std::memcpy(&word, __builtin_assume_aligned(from, sizeof(Word)), sizeof(Word));
+  __builtin_memcpy(&word, __builtin_assume_aligned(from, sizeof(Word)), sizeof(Word));
   return word;
 }
 template <class Word>
 SLAMB_ELEMENT void write_word(std::uint32_t value, std::byte* to) {
   const auto word = static_cast<Word>(value);
-  std::memcpy(__builtin_assume_aligned(to, sizeof(Word)), &word, sizeof(Word));
+  __builtin_memcpy(__builtin_assume_aligned(to, sizeof(Word)), &word, sizeof(Word));
 }
 
 template <int Bits>

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <stdexcept>
 
 #include "slamb/backend/cuda/detail/reals.hpp"
@@ -44,7 +43,7 @@ struct alignas(bytes_at_once<W, T>) neighbours {
 
 /// Throws in an emulated kernel if `address` is not a multiple of `bytes`, because a device would stop with an error.
 SLAMB_ELEMENT void require_aligned([[maybe_unused]] const void* address, [[maybe_unused]] std::size_t bytes) {
-#if !defined(__CUDA_ARCH__)
+#if !defined(SLAMB_ON_DEVICE)
   if (reinterpret_cast<std::uintptr_t>(address) % bytes != 0)
     throw std::logic_error(
         "slamb: a kernel reads or writes several numbers at once, but their address is not aligned for this");
@@ -55,7 +54,7 @@ SLAMB_ELEMENT void require_aligned([[maybe_unused]] const void* address, [[maybe
 /// the loads of the other branch of `load_any`, whose address is not aligned.
 template <std::size_t Bytes, class Void>
 SLAMB_ELEMENT Void* known_aligned(Void* address) {
-#if defined(__CUDA_ARCH__)
+#if defined(SLAMB_ON_DEVICE)
   return static_cast<Void*>(__builtin_assume_aligned(address, Bytes));
 #else
   return address;
@@ -73,7 +72,7 @@ SLAMB_ELEMENT void load_aligned(const T* array, group<W> at, T (&to)[W]) {
   } else {
     neighbours<W, T> all;
     require_aligned(from, alignof(neighbours<W, T>));
-    std::memcpy(&all, known_aligned<alignof(neighbours<W, T>)>(static_cast<const void*>(from)), sizeof(all));
+    __builtin_memcpy(&all, known_aligned<alignof(neighbours<W, T>)>(static_cast<const void*>(from)), sizeof(all));
     for (unsigned j = 0; j < W; ++j) to[j] = all.of[j];
   }
 }
@@ -88,7 +87,7 @@ SLAMB_ELEMENT void store_aligned(const T (&from)[W], T* array, group<W> at) {
     neighbours<W, T> all;
     require_aligned(to, alignof(neighbours<W, T>));
     for (unsigned j = 0; j < W; ++j) all.of[j] = from[j];
-    std::memcpy(known_aligned<alignof(neighbours<W, T>)>(static_cast<void*>(to)), &all, sizeof(all));
+    __builtin_memcpy(known_aligned<alignof(neighbours<W, T>)>(static_cast<void*>(to)), &all, sizeof(all));
   }
 }
 

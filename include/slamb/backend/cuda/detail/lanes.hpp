@@ -94,7 +94,7 @@ SLAMB_ELEMENT words<W> encoded(const Quantizer& quantizer, const reals<W>& x, fl
 /// get a plausible value. On a device, does nothing.
 template <unsigned W, class List>
 SLAMB_ELEMENT void hide([[maybe_unused]] element<reals<W>, List>& e) {
-#if !defined(__CUDA_ARCH__)
+#if !defined(SLAMB_ON_DEVICE)
   std::memset(static_cast<void*>(&e), 0xFF, sizeof(e));
 #endif
 }

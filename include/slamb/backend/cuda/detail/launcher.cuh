@@ -1,21 +1,20 @@
 // Runs kernels on the GPU. backend/cuda/detail/emulator.hpp describes the functions of a block.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
-#include <cub/block/block_reduce.cuh>
-#include <cub/block/block_scan.cuh>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 
+#include "slamb/backend/cuda/detail/block_functions.cuh"
 #include "slamb/backend/cuda/detail/team.hpp"
 #include "slamb/backend/cuda/detail/tuning.hpp"
 #include "slamb/core/concepts.hpp"
+#include "slamb/core/config.hpp"
 #include "slamb/core/cuda_error.hpp"
+#include "slamb/core/detail/gpu_runtime.hpp"
 #include "slamb/core/detail/number_of_device.hpp"
 #include "slamb/detail/runtime/cuda_device_guard.hpp"
 #include "slamb/detail/runtime/cuda_late_read.hpp"
@@ -42,9 +41,9 @@ struct sum_vector {
 template <unsigned Threads>
 class device_block : public block_team<Threads> {
   template <int Count>
-  using sums_type = cub::BlockReduce<sum_vector<Count>, Threads>;
-  using maximum_type = cub::BlockReduce<float, Threads>;
-  using scan_type = cub::BlockScan<std::uint32_t, Threads>;
+  using sums_type = block_primitives::BlockReduce<sum_vector<Count>, Threads>;
+  using maximum_type = block_primitives::BlockReduce<float, Threads>;
+  using scan_type = block_primitives::BlockScan<std::uint32_t, Threads>;
 
  public:
   __device__ std::size_t index() const { return blockIdx.x; }
@@ -65,7 +64,7 @@ class device_block : public block_team<Threads> {
   template <class T>
   __device__ T& shared() {
     static_assert(std::is_trivially_copyable_v<T>);
-    __shared__ alignas(T) unsigned char memory[sizeof(T)];
+    alignas(T) __shared__ unsigned char memory[sizeof(T)];
     return *reinterpret_cast<T*>(memory);
   }
 
@@ -106,17 +105,17 @@ class device_block : public block_team<Threads> {
   }
   template <unsigned Group, class Value>
   __device__ void maxima(Value&& value, registers<std::uint32_t>& result) {
-    static_assert(Group % 32 == 0 && (Group & (Group - 1)) == 0 && Threads % Group == 0);
-    __shared__ std::uint32_t of_warp[Threads / 32];
+    static_assert(Group % warp_threads == 0 && (Group & (Group - 1)) == 0 && Threads % Group == 0);
+    __shared__ std::uint32_t of_warp[Threads / warp_threads];
     std::uint32_t own = value(threadIdx.x);
-    for (unsigned apart = 16; apart > 0; apart /= 2) {
-      const std::uint32_t other = __shfl_xor_sync(0xFFFFFFFFU, own, apart);
+    for (unsigned apart = warp_threads / 2; apart > 0; apart /= 2) {
+      const std::uint32_t other = value_across(own, apart);
       own = own < other ? other : own;
     }
-    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = own;
+    if (threadIdx.x % warp_threads == 0) of_warp[threadIdx.x / warp_threads] = own;
     __syncthreads();
-    const unsigned first = threadIdx.x / Group * (Group / 32);
-    for (unsigned k = 0; k < Group / 32; ++k) own = own < of_warp[first + k] ? of_warp[first + k] : own;
+    const unsigned first = threadIdx.x / Group * (Group / warp_threads);
+    for (unsigned k = 0; k < Group / warp_threads; ++k) own = own < of_warp[first + k] ? of_warp[first + k] : own;
     result[threadIdx.x] = own;
     __syncthreads();
   }
@@ -158,8 +157,8 @@ inline constexpr unsigned least_blocks = tuning<Kernel>::blocks_at_once* tuning<
 
 /// @tparam Bytes  is in the name that ptxas reports, so that a test can compare it with the size of the parameter on the device
 template <class Kernel, std::size_t Bytes = sizeof(Kernel)>
-__global__ void __launch_bounds__(tuning<Kernel>::threads, least_blocks<Kernel>)
-    run_kernel(const __grid_constant__ Kernel kernel) {
+__global__ void SLAMB_LAUNCH_BOUNDS(tuning<Kernel>::threads, least_blocks<Kernel>)
+    run_kernel(const SLAMB_GRID_CONSTANT Kernel kernel) {
   device_block<tuning<Kernel>::threads> block;
   kernel(block);
 }
@@ -217,8 +216,11 @@ class launcher {
                   "slamb: a kernel must be trivially copyable, because it is copied to the device byte by byte");
     if (work == 0) return;
     const std::size_t most = most_blocks<Kernel>();
-    run_kernel<Kernel>
-        <<<static_cast<unsigned>(work < most ? work : most), tuning<Kernel>::threads, 0, stream_>>>(kernel);
+    // The same as run_kernel<Kernel><<<…>>>(kernel), which only nvcc and hipcc can read.
+    void* arguments[] = {const_cast<Kernel*>(&kernel)};
+    static_cast<void>(cudaLaunchKernel(reinterpret_cast<const void*>(&run_kernel<Kernel>),
+                                       dim3(static_cast<unsigned>(work < most ? work : most)),
+                                       dim3(tuning<Kernel>::threads), arguments, 0, stream_));
     check_cuda(cudaGetLastError(), "a kernel's launch");
   }
 
@@ -228,7 +230,8 @@ class launcher {
     static number_of_device of_processor;
     const int blocks = of_processor(device_, [] {
       int most = 0;
-      check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&most, run_kernel<Kernel>, tuning<Kernel>::threads, 0),
+      check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+                     &most, reinterpret_cast<const void*>(&run_kernel<Kernel>), tuning<Kernel>::threads, 0),
                  "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
       return most;
     });

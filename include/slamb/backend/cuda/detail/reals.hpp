@@ -16,28 +16,28 @@ namespace slamb::detail::cuda {
 // Operations of one float that are rounded before their result is used; for a product there is rounded_product.
 
 SLAMB_ELEMENT float rounded_sum(float a, float b) {
-#if defined(__CUDA_ARCH__)
+#if defined(SLAMB_ON_DEVICE)
   return __fadd_rn(a, b);
 #else
   return a + b;
 #endif
 }
 SLAMB_ELEMENT float rounded_difference(float a, float b) {
-#if defined(__CUDA_ARCH__)
+#if defined(SLAMB_ON_DEVICE)
   return __fsub_rn(a, b);
 #else
   return a - b;
 #endif
 }
 SLAMB_ELEMENT float rounded_quotient(float a, float b) {
-#if defined(__CUDA_ARCH__)
+#if defined(SLAMB_ON_DEVICE)
   return __fdiv_rn(a, b);
 #else
   return a / b;
 #endif
 }
 SLAMB_ELEMENT float rounded_root(float x) {
-#if defined(__CUDA_ARCH__)
+#if defined(SLAMB_ON_DEVICE)
   return __fsqrt_rn(x);
 #else
   return ::slamb::square_root(x);
