@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "../planned_bytes.hpp"
 #include "../made_up.hpp"
 #include "../meeting.hpp"
+#include "../planned_bytes.hpp"
 #include "median.hpp"
 #include "slamb/communicator/run_ranks.hpp"
 

@@ -172,9 +172,8 @@ TEST_CASE("launches: names of kernels are short") {
   CHECK(bench::shortened("a::send<(a::encoding)1, float, a::momentum<a::ratio>, a::sign>") ==
         "send<(encoding)1, float, momentum, sign>");
   CHECK(bench::shortened("a::place") == "place");
-  CHECK(
-      bench::name_of<slamb::detail::run_pass<slamb::detail::update_and_sum<slamb::layerwise_trust_ratio>>>() ==
-      "run_pass<update_and_sum>");
+  CHECK(bench::name_of<slamb::detail::run_pass<slamb::detail::update_and_sum<slamb::layerwise_trust_ratio>>>() ==
+        "run_pass<update_and_sum>");
 }
 
 TEST_CASE("launches: AdamW, LAMB and SLAMB") {
