@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "slamb/detail/kernel/segments.hpp"
 #include "slamb/detail/pass/arena.hpp"
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/pass.hpp"
