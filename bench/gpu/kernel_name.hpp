@@ -12,7 +12,7 @@
 namespace bench {
 
 /// The name of a type without its namespaces, and without the arguments of its arguments:
-/// "slamb::detail::run_pass<slamb::detail::apply_update<slamb::unit_trust_ratio> >" becomes "pass_kernel<apply_update>".
+/// "slamb::detail::run_pass<slamb::detail::apply_update<slamb::unit_trust_ratio> >" becomes "run_pass<apply_update>".
 inline std::string shortened(std::string_view name) {
   std::string text;
   int depth = 0;

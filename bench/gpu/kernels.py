@@ -47,7 +47,7 @@ def kernels_of(bench, name):
 
 
 def short(kernel):
-    """`pass_kernel<update_and_sum>` of `void slamb::detail::cuda::run_kernel<slamb::detail::cuda::pass_kernel<…>>(T1)`."""
+    """`run_pass<update_and_sum>` of `void slamb::detail::cuda::run_kernel<slamb::detail::run_pass<…>>(T1)`."""
     inner = re.sub(r"^.*?run_kernel<|>\(.*$", "", kernel)
     names = re.findall(r"[a-z_0-9]+", re.sub(r"\w+::", "", inner))
     policies = {"unit_trust_ratio", "layerwise_trust_ratio", "rescaled_trust_ratio", "frozen_trust_ratio", "float", "in_order"}

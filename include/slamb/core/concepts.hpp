@@ -303,6 +303,8 @@ struct stored_age {
 template <class S>
 requires std::unsigned_integral<typename S::age_type>
 struct stored_age<S> {
+  static_assert(sizeof(typename S::age_type) <= sizeof(std::uint32_t),
+                "slamb: the age_type of a selection must be std::uint8_t, std::uint16_t or std::uint32_t");
   using type = typename S::age_type;
 };
 template <selection S>

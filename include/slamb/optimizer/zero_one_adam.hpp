@@ -359,9 +359,9 @@ class zero_one_adam_recipe final
   // The schedules as after these steps. If they end the first phase, local steps begin in on_state_loaded().
   void begin_after(std::uint64_t taken) override {
     resolve_last_step();
-    if (phase_.is_local()) return;
+    const bool was_local = phase_.is_local();
     phase_.restart_after(taken);
-    begins_locally_ = phase_.is_local();
+    begins_locally_ = !was_local && phase_.is_local();
     if (begins_locally_ && exchange_.is_active(context_)) exchange_.clear_errors(context_);
   }
   void on_state_loaded(const restore_options& options) override {

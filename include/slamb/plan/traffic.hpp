@@ -21,15 +21,21 @@ namespace slamb::plan {
 /// The plan of an optimizer, made by `plan_traffic`. All counts are of one rank, rank 0. Comparisons of ranks, which
 /// `statistics().comparisons` counts, are not planned.
 ///
-/// *Cost*: each function takes the steps that it is asked about, 1 to 3 µs each, unless a call before has taken them. The tensors
-/// take no memory. Several threads may call it; copies of a plan share its steps.
+/// The counts are those of an optimizer on the host. A device sends as many elements at each step if a sparsifier selects a constant
+/// number, such as `random_k` and `top_k`: the most of all steps, a few more than the plan says.
+///
+/// *Cost*: each function takes the steps that it is asked about, 1 to 3 µs each, unless a call before has taken them. A selection
+/// that cannot count its elements (`selected_before`) is asked about each element. The tensors take no memory. Several threads
+/// may call it; copies of a plan share its steps.
 class traffic_plan {
  public:
   /// For `plan_traffic`.
   explicit traffic_plan(std::shared_ptr<detail::planned_steps> steps) noexcept : steps_(std::move(steps)) {}
 
   /// Traffic of step t = 1, 2, ….
-  /// @throws std::invalid_argument if t is 0
+  /// A step more than 20,000 beyond the last one asked about is reached by `set_steps`. So it is exact if all that a recipe changes
+  /// from step to step follows from the number of steps, as in the library's.
+  /// @throws std::invalid_argument if t is 0 or above 2^53
   traffic_counts step(std::uint64_t t) const { return steps_->step(t).traffic; }
   /// Traffic of steps 1 … steps.
   traffic_counts total(std::uint64_t steps) const { return steps_->total(steps).traffic; }
@@ -43,7 +49,7 @@ class traffic_plan {
   std::uint64_t launches(std::uint64_t t) const { return steps_->step(t).launches; }
   /// |M_t|, the elements that a sparsifier selects at step t, with those of tensors that are sent whole; 0 without one.
   std::uint64_t selected(std::uint64_t t) const { return steps_->selected(t); }
-  /// The memory of the optimizer, by purpose: as `memory()` of the optimizer itself.
+  /// The memory of the optimizer, by purpose: as `memory()` of the optimizer itself on the host.
   memory_report memory() const { return steps_->memory(); }
 
  private:

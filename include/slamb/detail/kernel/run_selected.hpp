@@ -138,7 +138,7 @@ struct run_selected {
       return elements.discounts(found, resolved(selection), c, payload.discount, in_piece);
     } else {
       using word = typename At::word;
-      constexpr std::uint32_t oldest = std::numeric_limits<age_type>::max();
+      constexpr std::uint32_t oldest = static_cast<age_type>(~age_type{0});
       word age = load_words(its.age, here);
       age = select(age < word(oldest), age + word(1U), age);
       age = select(selected, word(0U), age);

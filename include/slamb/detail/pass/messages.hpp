@@ -1,4 +1,4 @@
-// The content of quantized messages beside the codes: a header with the overflow flag and the sender's fingerprint, and scales. An
+// The content of quantized messages beside the codes: a header with the overflow flag and the sender's fingerprint, and scales. A
 // launcher invokes these functions in one thread or in several, because there are as many messages as ranks.
 #pragma once
 

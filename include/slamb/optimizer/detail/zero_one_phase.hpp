@@ -43,10 +43,14 @@ class zero_one_phase {
     is_local_ = variance_.ends_after(tau);
   }
 
-  /// Continues, still in phase A, as after so many steps from the start.
+  /// Continues as after so many steps from the start. A first phase that has ended does not begin again.
   void restart_after(std::uint64_t taken) {
-    variance_state_ = {};
-    for (std::uint64_t tau = 2; tau <= taken + 1; ++tau) advance(tau);
+    zero_one_phase then(variance_, local_);
+    for (std::uint64_t tau = 2; tau <= taken + 1; ++tau) then.advance(tau);
+    local_state_ = then.local_state_;
+    if (is_local_) return;
+    variance_state_ = then.variance_state_;
+    is_local_ = then.is_local_;
   }
 
   /// The gradients of which v is made, with that of the next step if it refreshes v.

@@ -74,6 +74,7 @@ class planned_steps {
  private:
   std::unique_ptr<dry_run> begin() const;
   void take(std::uint64_t t);
+  static void require_number(std::uint64_t t, std::uint64_t least);
 
   plan_maker make_;
   std::vector<plan::tensor_shape> tensors_;

@@ -2,6 +2,7 @@
 // arrays at a position: detail/kernel/kernel.hpp.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -97,6 +98,26 @@ SLAMB_ALWAYS_INLINE u32x16 load_words(const std::uint16_t* array, At at) {
     bfloat16 all[lanes] = {};
     for (int lane = 0; lane < at.count; ++lane) all[lane] = from[lane];
     return load_bits(all);
+  }
+}
+template <position At>
+SLAMB_ALWAYS_INLINE u32x16 load_words(const std::uint32_t* array, At at) {
+  if constexpr (At::is_whole) {
+    return u32x16::load(array + at.i);
+  } else {
+    std::uint32_t all[lanes] = {};
+    std::copy_n(array + at.i, at.count, all);
+    return u32x16::load(all);
+  }
+}
+template <position At>
+SLAMB_ALWAYS_INLINE void store_words(const u32x16& words, std::uint32_t* array, At at) {
+  if constexpr (At::is_whole) {
+    words.store(array + at.i);
+  } else {
+    std::uint32_t all[lanes];
+    words.store(all);
+    std::copy_n(all, at.count, array + at.i);
   }
 }
 template <position At>

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <type_traits>
 
 #include "slamb/backend/host/detail/thread_pool.hpp"
 #include "slamb/backend/host/detail/worker.hpp"
@@ -75,10 +76,12 @@ class thread_launcher {
   static void require_memory(const void* /*memory*/, const char* /*what*/) noexcept {}
 
  private:
-  // Works with variables of its own: compilers keep them in registers, because no store through a pointer can change them.
+  // Works with variables of its own: compilers keep them in registers, because no store through a pointer can change them. A
+  // kernel that owns memory, as that of a user's policy may, is not copied.
   template <class Kernel>
   [[gnu::noinline]] SLAMB_FLATTEN static void run_team(const Kernel& kernel, std::size_t number, std::size_t teams) {
-    const Kernel own = kernel;
+    using variables = std::conditional_t<std::is_trivially_copyable_v<Kernel>, const Kernel, const Kernel&>;
+    variables own = kernel;
     worker team(number, teams);
     own(team);
   }

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <new>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "slamb/core/error.hpp"
@@ -63,19 +65,30 @@ SLAMB_DECL planned_steps::planned_steps(plan_maker make, std::span<const plan::t
       whole_(begin()) {}
 
 SLAMB_DECL std::unique_ptr<dry_run> planned_steps::begin() const {
-  return std::make_unique<dry_run>(make_, tensors_, world_, takes_types_);
+  try {
+    return std::make_unique<dry_run>(make_, tensors_, world_, takes_types_);
+  } catch (const out_of_memory&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw out_of_memory("slamb: there is not enough memory for the tables of a plan with " +
+                        std::to_string(world_.ranks) + " ranks and " + std::to_string(tensors_.size()) + " tensors");
+  }
 }
 
 SLAMB_DECL memory_report planned_steps::memory() const {
   const std::lock_guard alone(one_at_a_time_);
-  return whole_->memory();
+  return (whole_ != nullptr ? *whole_ : *begin()).memory();
 }
 
 SLAMB_DECL step_cost planned_steps::total(std::uint64_t steps) {
+  require_number(steps, 0);
   const std::lock_guard alone(one_at_a_time_);
-  if (whole_->taken() > steps) whole_ = begin();
-  whole_->walk_to(steps);
-  return whole_->cost();
+  std::unique_ptr<dry_run> run = std::exchange(whole_, nullptr);  // one that fails is not used again
+  if (run == nullptr || run->taken() > steps) run = begin();
+  run->walk_to(steps);
+  const step_cost cost = run->cost();
+  whole_ = std::move(run);
+  return cost;
 }
 
 SLAMB_DECL step_cost planned_steps::step(std::uint64_t t) {
@@ -92,19 +105,26 @@ SLAMB_DECL std::uint64_t planned_steps::selected(std::uint64_t t) {
 
 SLAMB_DECL void planned_steps::take(std::uint64_t t) {
   constexpr std::uint64_t most_walked = 20'000;
-  require_in(t >= 1, "the number of a planned step", static_cast<double>(t), ">= 1");
+  require_number(t, 1);
   if (single_ != nullptr && single_->taken() == t) return;
-  if (single_ == nullptr || single_->taken() > t) single_ = begin();
-  if (t - 1 - single_->taken() <= most_walked) {
-    single_->walk_to(t - 1);
+  std::unique_ptr<dry_run> run = std::exchange(single_, nullptr);  // one that fails is not used again
+  if (run == nullptr || run->taken() > t) run = begin();
+  if (t - 1 - run->taken() <= most_walked) {
+    run->walk_to(t - 1);
   } else {
-    single_ = begin();  // phases that have begun would not be left
-    single_->jump_to(t - 1);
+    run = begin();  // phases that have begun would not be left
+    run->jump_to(t - 1);
   }
-  const step_cost before = single_->cost();
-  single_->walk_to(t);
-  const step_cost after = single_->cost();
+  const step_cost before = run->cost();
+  run->walk_to(t);
+  const step_cost after = run->cost();
   of_single_ = {after.traffic - before.traffic, after.bytes - before.bytes, after.launches - before.launches};
+  single_ = std::move(run);
+}
+
+SLAMB_DECL void planned_steps::require_number(std::uint64_t t, std::uint64_t least) {
+  require_word_in(t >= least, "the number of a planned step", t, ">= 1");
+  require_count("the number of a planned step", t);
 }
 
 }  // namespace slamb::detail
