@@ -101,7 +101,27 @@ void check_switches() {
   }
 }
 
+// Selects every third element, and knows no ages: they are stored as this type.
+template <class Age>
+struct every_third {
+  struct selection {
+    using age_type = Age;
+    std::uint64_t step;
+    SLAMB_HOST_DEVICE bool selects(slamb::coordinate c) const { return (c.index + step) % 3 == 0; }
+  };
+  static selection at(std::uint64_t step) { return {step}; }
+};
+
 }  // namespace
+
+TEST_CASE("slamb: follows the oracle with stored ages of any type") {
+  const experiment e = make_experiment(test_support::random_model(55, 6), 55, 2, 9);
+  for (const std::uint64_t dense_below : {0U, 16U}) {
+    check_compressor<every_third<std::uint8_t>, rescaling::product>("8 bits", {}, e, dense_below);
+    check_compressor<every_third<std::uint16_t>, rescaling::product>("16 bits", {}, e, dense_below);
+    check_compressor<every_third<std::uint32_t>, rescaling::product>("32 bits", {}, e, dense_below);
+  }
+}
 
 TEST_CASE("slamb: the product form follows the oracle for every compressor and number of ranks") {
   check_compressors<rescaling::product>();

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -278,12 +279,43 @@ TEST_CASE("plan: any step can be asked for, in any order, and far ones too") {
     constexpr std::uint64_t far = 30'001;  // farther than steps are taken one by one
     const slamb::traffic_counts before = plan.total(far - 1);
     CHECK(plan.step(far) == plan.total(far) - before);
+    for (std::uint64_t t = far + 1; t <= far + 4; ++t) CHECK(plan.step(t) == plan.total(t) - plan.total(t - 1));
     CHECK_THROWS_AS(plan.step(0), std::invalid_argument);
+    CHECK_THROWS_WITH_AS(plan.step((std::uint64_t{1} << 53U) + 1),
+                         "slamb: the number of a planned step = 9007199254740993, but it must be at most "
+                         "9007199254740992",
+                         std::invalid_argument);
   };
   check(slamb::slamb<slamb::top_k>::options_type{.local_steps = 5});
   check(slamb::one_bit_lamb<>::options_type{.warm_up = {7}});
-  check(slamb::zero_one_adam<>::options_type{.variance_schedule = {.freeze_step = 9, .update_scaler = 2},
+  for (const std::uint64_t last_of_variance : {0U, 1U, 9U})
+    check(
+        slamb::zero_one_adam<>::options_type{.variance_schedule = {.freeze_step = last_of_variance, .update_scaler = 2},
                                              .local_schedule = {.scaler = 4, .clipper = 4}});
+}
+
+// Selects more at step 3 than it has said.
+struct false_promise {
+  struct selection {
+    std::uint64_t step;
+    SLAMB_HOST_DEVICE bool selects(slamb::coordinate c) const { return c.index < (step == 3 ? 500 : 100); }
+  };
+  static selection at(std::uint64_t step) { return {step}; }
+  static std::uint64_t largest_payload(std::uint64_t size) { return std::min<std::uint64_t>(size, 100); }
+};
+
+TEST_CASE("plan: after a step that fails, other steps have their own traffic") {
+  const std::vector<slamb::plan::tensor_shape> shapes{{1000}};
+  const auto plan = slamb::plan::plan_traffic<slamb::slamb<false_promise>>(shapes, {.dense_below = 0}, {.ranks = 2});
+  const slamb::traffic_counts first = plan.step(1), second = plan.step(2);
+  CHECK(first != second);  // step 1 averages the parameters too
+  CHECK(plan.step(1) == first);
+  CHECK_THROWS_AS(plan.step(5), slamb::error);
+  CHECK_THROWS_AS(plan.step(5), slamb::error);
+  CHECK(plan.step(2) == second);
+  CHECK_THROWS_AS(plan.total(5), slamb::error);
+  CHECK_THROWS_AS(plan.total(5), slamb::error);
+  CHECK(plan.total(2) - plan.total(1) == second);
 }
 
 TEST_CASE("plan: the memory by purpose is that of the optimizer") {
