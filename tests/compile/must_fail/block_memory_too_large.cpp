@@ -1,4 +1,4 @@
-// expect: a sparsifier's block_memory must fit in the other 16 KiB
+// expect: a sparsifier's block_memory must fit in the other 12 KiB
 #include <cstdint>
 #include <span>
 

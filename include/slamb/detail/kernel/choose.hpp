@@ -45,10 +45,9 @@ struct choice_memory {
 /// not finite.
 template <class Pass, class Compressor, class Precision = single_precision>
 struct choose_elements {
-  static_assert(
-      sizeof(choice_memory<Compressor>) <= 48 * 1024,
-      "slamb: a block has 48 KiB of shared memory, 32 KiB of them for the values; a sparsifier's block_memory must "
-      "fit in the other 16 KiB");
+  static_assert(sizeof(choice_memory<Compressor>) <= 44 * 1024,
+                "slamb: a block has 48 KiB of shared memory, 32 KiB of them for the values and 4 KiB for its sums; a "
+                "sparsifier's block_memory must fit in the other 12 KiB");
 
   Pass pass;
   Compressor compressor;
