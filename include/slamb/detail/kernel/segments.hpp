@@ -22,6 +22,7 @@ template <int Sums, int Maxima, class Finish>
 struct finish_segments {
   static constexpr bool is_small = true;
   static constexpr int results = Sums + Maxima;
+  static constexpr std::size_t sums = Sums, room = results == 0 ? 1 : results;  // of arrays
 
   Finish finish;
   const double* of_tiles = nullptr;         ///< [all tiles][results]
@@ -39,11 +40,11 @@ struct finish_segments {
     for (std::size_t tensor = first + team.index(); tensor < last; tensor += team.count()) {
       const std::size_t from = first_tile[tensor];
       const std::size_t to = first_tile[tensor + 1];
-      double total[results == 0 ? 1 : results];
+      double total[room];
       if constexpr (Sums > 0) {
-        double all[Sums];
+        double all[sums];
         team.sums(
-            [&](unsigned thread, double(&own)[Sums]) {
+            [&](unsigned thread, double(&own)[sums]) {
               for (double& each : own) each = 0.0;
               for (std::size_t i = from + thread; i < to; i += Team::threads)
                 for (int k = 0; k < Sums; ++k) own[k] += at(i, k);
@@ -69,7 +70,7 @@ struct finish_segments {
 
  private:
   struct results_of_segment {
-    double value[results == 0 ? 1 : results];
+    double value[room];
   };
 
   SLAMB_HOST_DEVICE double at(std::size_t tile, int k) const {

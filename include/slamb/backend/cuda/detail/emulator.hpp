@@ -70,13 +70,13 @@ class emulated_block : public block_team<Threads> {
     return total[0];
   }
   /// total[k] ← Σ own[k], in the order of `sum`. value(thread, own) sets the terms of a thread. Has as few barriers as `sum`.
-  template <int Count, class Value>
+  template <std::size_t Count, class Value>
   void sums(Value&& value, double (&total)[Count]) {
     double of_thread[Threads][Count];
     in_order([&](unsigned thread) { value(thread, of_thread[thread]); });
     for (unsigned width = 1; width < Threads; width *= 2)
       for (unsigned i = 0; i + width < Threads; i += 2 * width)
-        for (int k = 0; k < Count; ++k) of_thread[i][k] += of_thread[i + width][k];
+        for (std::size_t k = 0; k < Count; ++k) of_thread[i][k] += of_thread[i + width][k];
     std::copy_n(of_thread[0], Count, total);
   }
   /// The largest value(thread).

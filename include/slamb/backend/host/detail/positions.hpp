@@ -208,7 +208,7 @@ SLAMB_ALWAYS_INLINE u32x16 encoded(const Quantizer& quantizer, const f32x16& x, 
 
 /// On an emulated device, hides the values of an element that a pass does not read.
 template <class Real, class List>
-SLAMB_ALWAYS_INLINE void hide(const element<Real, List>& /*e*/) {}
+SLAMB_ALWAYS_INLINE void hide(element<Real, List>& /*e*/) {}
 
 }  // namespace SLAMB_SIMD_NAMESPACE
 }  // namespace slamb::detail::host

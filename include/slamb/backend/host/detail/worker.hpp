@@ -75,7 +75,7 @@ class worker {
   static double sum(const Value& value) {
     return value(0U);
   }
-  template <int Count, class Value>
+  template <std::size_t Count, class Value>
   static void sums(const Value& value, double (&total)[Count]) {
     value(0U, total);
   }
