@@ -128,7 +128,8 @@ TEST_CASE("segments: totals and calls") {
     CHECK(total_by(host_launcher(), 1) == -1.0);
     const double expected = total_by(host_launcher(), 0);
     CHECK(expected ==
-          doctest::Approx(std::accumulate(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count), 0.0)));
+          doctest::Approx(std::accumulate(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count), 0.0))
+              .epsilon(1e-12));
     double of_first_launch = -1.0;
     for_every_launch([&](const emulated& launcher) {
       CHECK(total_by(launcher, 1) == -1.0);
