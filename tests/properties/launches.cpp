@@ -203,6 +203,46 @@ TEST_CASE("launches: 0/1 Adam") {
   check_step("zero_one_adam, exchange", true, true);
 }
 
+namespace {
+
+// Launches of rank 0 in steps 2 and 3, of which ranks compare nothing, and those of the plan.
+template <class Optimizer>
+void check_planned(std::uint64_t size, bool compress, const typename Optimizer::options_type& options) {
+  CAPTURE(size);
+  CAPTURE(compress);
+  slamb::run_ranks(2, [&](communicator ranks) {
+    const bool is_first = ranks.rank() == 0;
+    std::vector<float> parameters(size, 0.5F);
+    const std::vector<float> gradients(size, 0.25F);
+    std::vector<slamb::parameter> tensors{{.data = parameters.data(), .gradient = gradients.data(), .size = size}};
+    tensors[0].options.compress = compress;
+    test_support::recording device;
+    Optimizer optimizer(tensors, options, std::move(ranks), recorded_backend{.to = &device, .cache_bytes = 16U << 20U});
+    optimizer.step(0.001);
+    device.calls.is_on = true;
+    for (std::uint64_t t = 2; t <= 3; ++t) {
+      const std::size_t before = counts_of(device.calls).kernels;
+      optimizer.step(0.001);
+      if (is_first)
+        CHECK(counts_of(device.calls).kernels - before == bench::plan_of(optimizer, tensors, 2).launches(t));
+    }
+  });
+}
+
+}  // namespace
+
+TEST_CASE("launches: a plan counts those of a model without elements, or without any that is compressed") {
+  for (const std::uint64_t size : {0U, 10U, 9000U})
+    for (const bool compress : {false, true}) {
+      check_planned<slamb::lamb<communicator, recorded_backend>>(size, compress, {});
+      check_planned<slamb::lamb<communicator, slamb::int8, recorded_backend>>(size, compress, {});
+      check_planned<slamb::slamb<communicator, slamb::random_k<>, recorded_backend>>(size, compress,
+                                                                                     {.local_steps = 2});
+      check_planned<slamb::one_bit_lamb<communicator, slamb::sign, recorded_backend>>(size, compress,
+                                                                                      {.warm_up = {.steps = 1}});
+    }
+}
+
 TEST_CASE(
     "launches: set_gradients is one upload, for any number of tensors, and none without a change or during capture") {
   std::vector<float> parameters(90, 0.5F);

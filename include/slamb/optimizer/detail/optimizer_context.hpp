@@ -103,7 +103,7 @@ class optimizer_context final : public optimizer_core {
   /// Launches a kernel.
   template <class Kernel>
   void launch(const Kernel& kernel) const {
-    if (kernel.work() > 0) launcher.launch(kernel);
+    launcher.launch(kernel);
   }
   /// Runs a pass over a range of tiles.
   /// @param sums        [all tiles][results of the pass]; may be null if there are none

@@ -18,6 +18,7 @@
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/detail/stream_waiter.hpp"
 #include "slamb/detail/kernel/launcher.hpp"
+#include "slamb/detail/kernel/two_phase.hpp"
 #include "slamb/detail/pass/messages.hpp"
 #include "slamb/detail/pass/precision.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
@@ -48,6 +49,12 @@ inline constexpr bool works_on_messages =
     std::is_same_v<Function, start_messages> || std::is_same_v<Function, write_overflow_flags> ||
     std::is_same_v<Function, read_overflow_flags> || std::is_same_v<Function, compare_fingerprints> ||
     std::is_same_v<Function, note_received>;
+
+/// True for kernels that a device launches even if no team has tiles: the average of signals reads the overflow flags.
+template <class Kernel>
+inline constexpr bool works_without_tiles = false;
+template <encode_mode Work, class Storage, class Quantizers>
+inline constexpr bool works_without_tiles<average_signals<Work, Storage, Quantizers>> = true;
 
 /// The work that has been counted so far.
 struct counted_work {
@@ -80,6 +87,7 @@ class planner {
   template <class Kernel>
   void launch(const Kernel& kernel) const {
     if constexpr (requires { look_at(kernel); }) look_at(kernel);
+    if (kernel.work() == 0 && !works_without_tiles<Kernel>) return;
     ++to_->launches;
     to_->bytes += bytes_of(kernel, to_->model);
   }
