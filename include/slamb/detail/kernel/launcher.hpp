@@ -1,12 +1,14 @@
 // What a backend does: it launches kernels and moves memory, in the order of the calls.
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
 
+#include "slamb/core/concepts.hpp"
 #include "slamb/core/detail/questions.hpp"
 #include "slamb/core/detail/stream_waiter.hpp"
 #include "slamb/detail/kernel/segments.hpp"
@@ -43,6 +45,25 @@ concept backend_launcher = synchronous_launcher<L> &&
        { on.is_capturing() } -> std::same_as<bool>;
        on.read_later(value, late);
      });
+
+/// What launchers have in common that work at once, in the memory of the host.
+struct launches_at_once {
+  /// The results of a step can be read without waiting.
+  static constexpr bool is_synchronous = true;
+
+  static host_stream stream() noexcept { return {}; }
+  static void upload(std::span<const std::byte> from, std::span<std::byte> to) noexcept {
+    std::copy(from.begin(), from.end(), to.begin());
+  }
+  static void download(std::span<const std::byte> from, std::span<std::byte> to,
+                       const stream_waiter& /*ranks*/) noexcept {
+    std::copy(from.begin(), from.end(), to.begin());
+  }
+  /// All work is done.
+  static void wait(const stream_waiter& /*ranks*/) noexcept {}
+  /// @throws std::invalid_argument if `memory` is not the backend's, as far as it can be known: not on the host
+  static void require_memory(const void* /*memory*/, const char* /*what*/) noexcept {}
+};
 
 /// Copies a table of the host to the backend's memory.
 template <class L, class T>

@@ -11,21 +11,17 @@
 
 #include "slamb/backend/host/detail/thread_pool.hpp"
 #include "slamb/backend/host/detail/worker.hpp"
-#include "slamb/core/concepts.hpp"
 #include "slamb/core/config.hpp"
 #include "slamb/core/detail/process.hpp"
-#include "slamb/core/detail/stream_waiter.hpp"
 #include "slamb/detail/kernel/kernel.hpp"
+#include "slamb/detail/kernel/launcher.hpp"
 
 namespace slamb::detail::host {
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// Runs kernels. All work is done when a call returns.
-class thread_launcher {
+class thread_launcher : public launches_at_once {
  public:
-  /// The results of a step can be read without waiting.
-  static constexpr bool is_synchronous = true;
-
   /// @param threads   including the calling thread
   /// @param elements  elements of the model; a small model uses fewer threads
   thread_launcher(unsigned threads, std::uint64_t elements) {
@@ -33,8 +29,6 @@ class thread_launcher {
     const auto useful = static_cast<unsigned>(std::min<std::uint64_t>(threads, elements / worth_a_thread + 1));
     pool_.reset(new thread_pool(useful));
   }
-
-  static host_stream stream() noexcept { return {}; }
 
   /// Runs a kernel: small ones on this thread, others with a team for each piece of work.
   template <class Kernel>
@@ -61,19 +55,6 @@ class thread_launcher {
       std::memset(memory.data() + i * piece, 0, std::min<std::size_t>(piece, memory.size() - i * piece));
     });
   }
-
-  static void upload(std::span<const std::byte> from, std::span<std::byte> to) noexcept {
-    std::copy(from.begin(), from.end(), to.begin());
-  }
-  static void download(std::span<const std::byte> from, std::span<std::byte> to,
-                       const stream_waiter& /*ranks*/) noexcept {
-    std::copy(from.begin(), from.end(), to.begin());
-  }
-  /// Waits until all work is done.
-  static void wait(const stream_waiter& /*ranks*/) noexcept {}
-
-  /// @throws std::invalid_argument if `memory` is not the backend's, as far as it can be known; null is accepted
-  static void require_memory(const void* /*memory*/, const char* /*what*/) noexcept {}
 
  private:
   // Works with variables of its own: compilers keep them in registers, because no store through a pointer can change them. A

@@ -2,10 +2,8 @@
 // schedules and the number of the step go on.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <span>
 #include <type_traits>
@@ -16,7 +14,6 @@
 #include "slamb/backend/plan/detail/reserved_memory.hpp"
 #include "slamb/core/allocator.hpp"
 #include "slamb/core/concepts.hpp"
-#include "slamb/core/detail/stream_waiter.hpp"
 #include "slamb/detail/kernel/launcher.hpp"
 #include "slamb/detail/kernel/two_phase.hpp"
 #include "slamb/detail/pass/messages.hpp"
@@ -67,14 +64,9 @@ struct counted_work {
 };
 
 /// Counts kernels. Memory is the host's.
-class planner {
+class planner : public launches_at_once {  // so the state of a step and the sizes of payloads are known
  public:
-  /// The state of a step is known at once, and so are the sizes of payloads.
-  static constexpr bool is_synchronous = true;
-
   explicit planner(counted_work& to) noexcept : to_(&to) {}
-
-  static host_stream stream() noexcept { return {}; }
 
   /// Counts for these tensors from now on. They must outlive the planner.
   void plan_for(const layout& tensors) const {
@@ -103,15 +95,6 @@ class planner {
 
   /// Memory that has not been written is 0 already, and nothing writes large arrays.
   void clear(std::span<std::byte> memory) const noexcept { to_->bytes += static_cast<double>(memory.size()); }
-  static void upload(std::span<const std::byte> from, std::span<std::byte> to) noexcept {
-    std::copy(from.begin(), from.end(), to.begin());
-  }
-  static void download(std::span<const std::byte> from, std::span<std::byte> to,
-                       const stream_waiter& /*ranks*/) noexcept {
-    std::copy(from.begin(), from.end(), to.begin());
-  }
-  static void wait(const stream_waiter& /*ranks*/) noexcept {}
-  static void require_memory(const void* /*memory*/, const char* /*what*/) noexcept {}
 
  private:
   // The elements that the leader of this step chooses within each tile. All leaders choose as many.
