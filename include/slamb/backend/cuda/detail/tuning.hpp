@@ -27,6 +27,9 @@ struct tuning : tuned<256> {};
 
 template <class Pass, class Precision>
 struct tuning<run_pass<Pass, Precision>> : tuned<512> {};
+/// As receive_mean, whose work it does with one rank. With 512 threads ptxas aims at 64 registers for sm_80, and spills.
+template <class Pass, class Precision>
+struct tuning<run_pass<pass_with_own_signal<Pass>, Precision>> : tuned<256, 3> {};
 
 /// 4 blocks allow 64 registers a thread. Without a limit, ptxas spills for sm_100; with 48, for sm_80.
 template <class Pass, class Selection, class Precision>
