@@ -18,8 +18,9 @@ void register_typed(const std::string& name, const shape_set& shapes, unsigned t
                     const typename Optimizer::options_type& options = {}, std::size_t bytes = 16) {
   using backend = typename Optimizer::backend_type;
   using precision = typename backend::precision;
-  const std::string stored = std::string(precision::rounds_by_chance ? "/stochastic" : "") +
-                             (precision::momentum_storage::is_in_blocks ? "/moments:8" : "");
+  const std::string stored =
+      std::string(precision::rounds_by_chance ? "/stochastic" : "") +
+      (slamb::detail::storage_of_t<slamb::detail::array::momentum, precision>::is_in_blocks ? "/moments:8" : "");
   using type_of = slamb::parameter::element_type;
   for (const type_of type : {type_of::bfloat16, type_of::float16}) {
     const std::string type_name = type == type_of::bfloat16 ? "/bf16" : "/fp16";

@@ -34,6 +34,7 @@
 #include "slamb/one_bit.hpp"
 #include "slamb/optimizer/choose.hpp"
 #include "slamb/optimizer/lamb.hpp"
+#include "slamb/optimizer/moments.hpp"
 #include "slamb/optimizer/one_bit.hpp"
 #include "slamb/optimizer/slamb.hpp"
 #include "slamb/optimizer/slamb_by_differences.hpp"

@@ -97,12 +97,13 @@ TEST_CASE("plan: moments in fewer bits take the memory traffic of their storage"
     const std::vector<slamb::parameter> tensors{{.data = nullptr, .gradient = &number, .size = 1}};
     return stored_by<slamb::precision::mixed<slamb::host_backend, master_copies, Moments>>(tensors);
   };
-  CHECK(stored(slamb::precision::float_moments{}).momentum == 4.0);
-  CHECK(stored(slamb::precision::bfloat16_momentum{}).momentum == 2.0);
-  CHECK(stored(slamb::precision::bfloat16_momentum{}).variance == 4.0);
+  CHECK(stored(slamb::precision::float_moments{}).of("momentum") == 4.0);
+  CHECK(stored(slamb::precision::bfloat16_momentum{}).of("momentum") == 2.0);
+  CHECK(stored(slamb::precision::bfloat16_momentum{}).of("variance") == 4.0);
   const storage_bytes eight = stored(slamb::precision::eight_bit_moments{});
-  CHECK(eight.momentum == 1.0 + 1.0 / 64.0);
-  CHECK(eight.variance == 1.0 + 1.0 / 64.0);
+  CHECK(eight.of("momentum") == 1.0 + 1.0 / 64.0);
+  CHECK(eight.of("variance") == 1.0 + 1.0 / 64.0);
+  CHECK(eight.of("anchor") == 4.0);
 }
 
 TEST_CASE("plan: a master copy of the caller's takes the memory traffic of the optimizer's") {
@@ -126,7 +127,7 @@ TEST_CASE("plan: without tensors the storage is that of floats in parameters and
   const storage_bytes stored = stored_by<eight_bits>({});
   CHECK(stored.parameter == 4.0);
   CHECK(stored.gradient == 4.0);
-  CHECK(stored.momentum == 1.0 + 1.0 / 64.0);
+  CHECK(stored.of("momentum") == 1.0 + 1.0 / 64.0);
 }
 
 TEST_CASE("plan: types that a Backend does not store are rejected") {

@@ -421,10 +421,10 @@ TEST_CASE("plan: impossible world sizes and settings are rejected") {
                        "slamb: plan::world's value_bytes = 0, but it must be in [1, 8]", std::invalid_argument);
   CHECK_THROWS_WITH_AS(slamb::plan::plan_traffic(shapes, dense, {.ranks = 2, .stored = {.gradient = -2.0}}),
                        "slamb: plan::world's stored.gradient = -2, but it must be in [0, 8]", std::invalid_argument);
-  CHECK_THROWS_WITH_AS(
-      slamb::plan::plan_traffic(shapes, dense,
-                                {.ranks = 2, .stored = {.variance = std::numeric_limits<double>::quiet_NaN()}}),
-      "slamb: plan::world's stored.variance = nan, but it must be in [0, 8]", std::invalid_argument);
+  const slamb::plan::array_bytes wrong[] = {{"momentum", 2.0}, {"variance", std::numeric_limits<double>::quiet_NaN()}};
+  CHECK_THROWS_WITH_AS(slamb::plan::plan_traffic(shapes, dense, {.ranks = 2, .stored = {.arrays = wrong}}),
+                       "slamb: plan::world's stored bytes of the variance = nan, but it must be in [0, 8]",
+                       std::invalid_argument);
   slamb::slamb<>::options_type sparse;
   sparse.compressor.k = 0.0;
   CHECK_THROWS_AS(slamb::plan::plan_traffic(shapes, sparse, {2, 4}), std::invalid_argument);

@@ -37,17 +37,16 @@ static_assert(bytes_per_element<adamw::update>(with_masters.with_exchanged_gradi
 static_assert(bytes_per_element<adamw::update>(by_chance.with_exchanged_gradient()) == 24.0);
 
 // m in bfloat16, v in 8 bits with a scale of 1/64 byte.
+constexpr slamb::plan::array_bytes small_arrays[] = {{"momentum", 2.0}, {"variance", 1.0 + 1.0 / 64.0}};
 constexpr storage_bytes small_moments{
-    .parameter = 4.0, .rounded = 2.0, .data = 2.0, .gradient = 2.0, .momentum = 2.0, .variance = 1.0 + 1.0 / 64.0};
+    .parameter = 4.0, .rounded = 2.0, .data = 2.0, .gradient = 2.0, .arrays = small_arrays};
 static_assert(bytes_per_element<adamw::update>(small_moments) == 28.0 - 2 * 2.0 - 2 * (3.0 - 1.0 / 64.0));
 
 // bfloat16 without a master copy, and moments in fewer bits.
-constexpr storage_bytes with_eight_bits{.parameter = 2.0,
-                                        .rounded = 0.0,
-                                        .data = 2.0,
-                                        .gradient = 2.0,
-                                        .momentum = 1.0 + 1.0 / 64.0,
-                                        .variance = 1.0 + 1.0 / 64.0};
+constexpr slamb::plan::array_bytes arrays_of_eight_bits[] = {{"momentum", 1.0 + 1.0 / 64.0},
+                                                             {"variance", 1.0 + 1.0 / 64.0}};
+constexpr storage_bytes with_eight_bits{
+    .parameter = 2.0, .rounded = 0.0, .data = 2.0, .gradient = 2.0, .arrays = arrays_of_eight_bits};
 static_assert(bytes_per_element<adamw::update>(with_eight_bits) == 10.0625);
 
 /// The bytes that are counted for steps after the first two, on a tensor of floats and one of bfloat16.

@@ -3,11 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <span>
 #include <stdexcept>
@@ -19,13 +17,15 @@
 #include "slamb/kit.hpp"
 #include "slamb/slamb.hpp"
 #include "support/draws.hpp"
-#include "support/generate.hpp"
 #include "support/said.hpp"
+#include "support/stored_numbers.hpp"
 
 namespace properties_moments_tests {
 namespace {
 
 namespace kit = slamb::kit;
+
+using namespace test_support::stored_numbers;
 
 using slamb::host_backend;
 using slamb::precision::bfloat16_momentum;
@@ -37,134 +37,7 @@ using slamb::precision::mixed;
 template <class Moments, class Backend = host_backend>
 using adamw_with = slamb::adamw<slamb::self_communicator, mixed<Backend, master_copies, Moments>>;
 
-constexpr std::size_t block = 256, tile = 8192, padding = 16;
 constexpr double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, decay = 0.01, rate = 0.01;
-const std::vector<std::size_t> sizes{1, 255, 256, 257, tile + 300, 2 * tile};
-
-/// The bytes of a part of a saved state: docs of detail/state/state_bytes.hpp.
-std::vector<std::byte> part_of(const std::vector<std::byte>& state, const char* name) {
-  std::size_t at = slamb::detail::state_text_bytes + sizeof(slamb::detail::state_header);
-  while (at + sizeof(slamb::detail::part_header) < state.size()) {
-    slamb::detail::part_header its;
-    std::memcpy(&its, state.data() + at, sizeof(its));
-    at += sizeof(its);
-    if (its.name == slamb::detail::hash_of(name)) {
-      const auto first = state.begin() + static_cast<std::ptrdiff_t>(at);
-      return {first, first + static_cast<std::ptrdiff_t>(its.bytes)};
-    }
-    at += static_cast<std::size_t>((its.bytes + 7) / 8 * 8);
-  }
-  return {};
-}
-template <class T>
-std::vector<T> values_of(const std::vector<std::byte>& state, const char* name) {
-  const std::vector<std::byte> bytes = part_of(state, name);
-  std::vector<T> all(bytes.size() / sizeof(T));
-  if (!all.empty()) std::memcpy(all.data(), bytes.data(), all.size() * sizeof(T));
-  return all;
-}
-
-/// A model of float tensors, with gradients of very different sizes within a block.
-struct model {
-  std::vector<std::vector<float>> data, gradients;
-  std::vector<slamb::parameter> tensors;
-
-  model() {
-    test_support::random_source source(5);
-    for (const std::size_t size : sizes) {
-      data.emplace_back(size);
-      gradients.emplace_back(size);
-      for (float& p : data.back()) p = static_cast<float>(source.below(2000)) * 1e-3F - 1.0F;
-    }
-    for (std::size_t l = 0; l < sizes.size(); ++l)
-      tensors.push_back({.data = data[l].data(), .gradient = gradients[l].data(), .size = sizes[l]});
-  }
-  void set_gradients(std::size_t t) {
-    test_support::random_source source(100 + t);
-    for (std::vector<float>& gradient : gradients)
-      for (std::size_t i = 0; i < gradient.size(); ++i) {
-        const double size = std::pow(10.0, -static_cast<double>(i % 6));
-        gradient[i] = static_cast<float>(size * (static_cast<double>(source.below(20001)) / 1e4 - 1.0));
-        if (i % 19 == 3) gradient[i] = 0.0F;
-      }
-  }
-};
-
-/// The numbers of codes 0, 1, …: as tests/core/eight_bits.cpp.
-std::vector<double> map_of(bool is_signed) {
-  std::vector<double> all{0.0};
-  const int powers = is_signed ? 7 : 8;
-  for (int power = 0; power < powers; ++power)
-    for (int k = 0; k < 1 << power; ++k)
-      all.push_back(std::pow(10.0, power - (powers - 1)) * (0.1 + 0.9 * (k + 0.5) / (1 << power)));
-  return all;
-}
-
-/// True if `got` is the lower of two neighbours of `place`, or the upper one, as the draw says. Any of them where the library, which
-/// computes in floats, may decide otherwise.
-/// @param error  of the library's place
-bool is_drawn(double place, double uniform, double got, double error) {
-  const double doubt = 1e-3 + error;
-  return got <= std::floor(place + uniform + doubt) && got >= std::floor(place + uniform - doubt);
-}
-
-/// The largest error of a sum of floats of these sizes.
-double float_error(double a, double b) { return 3e-7 * (std::abs(a) + std::abs(b)); }
-
-/// The numbers that a saved state has in eight bits, of one tensor.
-struct stored_blocks {
-  std::vector<std::uint8_t> codes;
-  std::vector<float> scales;
-};
-
-/// Checks codes against exact numbers. Returns the numbers of the codes.
-/// @param errors  of the library's numbers
-std::vector<double> checked(const stored_blocks& stored, const std::vector<double>& exact,
-                            const std::vector<double>& errors, bool is_signed, std::uint64_t seed, std::uint64_t t,
-                            std::uint64_t tensor) {
-  static const std::vector<double> maps[2] = {map_of(false), map_of(true)};
-  const std::vector<double>& map = maps[is_signed ? 1 : 0];
-  std::vector<double> numbers(exact.size());
-  for (std::size_t first = 0; first < exact.size(); first += block) {
-    const std::size_t past = std::min(exact.size(), first + block);
-    double largest = 0.0;
-    for (std::size_t i = first; i < past; ++i) largest = std::max(largest, std::abs(exact[i]));
-    const double scale = largest / map.back();
-    REQUIRE(std::abs(static_cast<double>(stored.scales[first / block]) - scale) <= 1e-5 * scale);
-    for (std::size_t i = first; i < past; ++i) {
-      const std::uint32_t code = stored.codes[i], magnitude = code & (is_signed ? 0x7FU : 0xFFU);
-      const double sign = is_signed && (code & 0x80U) != 0 ? -1.0 : 1.0;
-      const double y = scale == 0.0 ? 0.0 : std::min(std::abs(exact[i]) / scale, map.back());
-      const auto above = static_cast<std::size_t>(std::upper_bound(map.begin(), map.end() - 1, y) - map.begin());
-      const double place = static_cast<double>(above - 1) + (y - map[above - 1]) / (map[above] - map[above - 1]);
-      const std::uint32_t r = test_support::rounding_draw(seed, t, tensor, i), a = r >> 8, b = r & 0xFFU;
-      const double uniform = (is_signed ? b * 256 + a : (a ^ b) * 256 + b) / 65536.0;
-      if (!is_signed && y > 0.0 && place < 1.0)
-        REQUIRE(magnitude == 1);
-      else
-        REQUIRE(is_drawn(place, uniform, magnitude,
-                         scale == 0.0 ? 0.0 : errors[i] / scale / (map[above] - map[above - 1])));
-      if (magnitude != 0) REQUIRE(sign * exact[i] > -errors[i]);
-      numbers[i] = sign * map[magnitude] * static_cast<double>(stored.scales[first / block]);
-    }
-  }
-  return numbers;
-}
-
-/// The codes of tensor l in a state.
-stored_blocks blocks_of(const std::vector<std::byte>& state, const char* codes, const char* scales, std::size_t l) {
-  const std::vector<std::uint8_t> all = values_of<std::uint8_t>(state, codes);
-  const std::vector<float> all_scales = values_of<float>(state, scales);
-  std::size_t first = 0, first_tile = 0;
-  for (std::size_t k = 0; k < l; ++k) {
-    first += (sizes[k] + padding - 1) / padding * padding;
-    first_tile += (sizes[k] + tile - 1) / tile;
-  }
-  const auto of_tensor = std::span(all).subspan(first, sizes[l]);
-  const auto of_tiles = std::span(all_scales).subspan(first_tile * (tile / block));
-  return {{of_tensor.begin(), of_tensor.end()}, {of_tiles.begin(), of_tiles.end()}};
-}
-
 /// Replays AdamW with moments in eight bits: after each step the oracle goes on from the stored codes.
 template <class Backend>
 void check_adamw_in_eight_bits(const Backend& backend) {
@@ -197,10 +70,11 @@ void check_adamw_in_eight_bits(const Backend& backend) {
                 1e-6 * std::abs(p) + 1e-4 * rate * std::abs(u) +
                     rate * of_momentum[i] / of_m / (std::sqrt(variance[l][i] / of_v) + epsilon) + 1e-9);
       }
-      momentum[l] = checked(blocks_of(state, "momentum", "scales of the momentum", l), momentum[l], of_momentum, true,
-                            seed, t, l);
-      variance[l] = checked(blocks_of(state, "variance", "scales of the variance", l), variance[l], of_variance, false,
-                            seed, t, l);
+      const auto uniform = [&](std::size_t number) {
+        return [=](std::size_t i) { return uniform_of_array(number, test_support::rounding_draw(seed, t, l, i)); };
+      };
+      momentum[l] = checked_blocks(blocks_of(state, "momentum", l), momentum[l], of_momentum, true, uniform(0));
+      variance[l] = checked_blocks(blocks_of(state, "variance", l), variance[l], of_variance, false, uniform(1));
     }
   }
 }
@@ -313,17 +187,12 @@ TEST_CASE("moments: a momentum in bfloat16 is rounded by its draw to one of its 
         double& own_m = momentum[place + i];
         const double error = float_error(own_m, static_cast<double>(m.gradients[l][i]));
         own_m = beta1 * own_m + (1.0 - beta1) * static_cast<double>(m.gradients[l][i]);
-        const std::uint32_t bits = stored[place + i], r = test_support::rounding_draw(seed, t, l, i);
-        const double uniform = ((r & 0xFFU) * 256 + (r >> 8)) / 65536.0;
-        int exponent = 0;
-        std::frexp(own_m, &exponent);
-        const double unit = std::ldexp(1.0, std::max(exponent - 1, -126) - 7);
-        const auto number = static_cast<double>(std::bit_cast<float>(bits << 16));
-        REQUIRE(is_drawn(std::abs(own_m) / unit, uniform, std::abs(number) / unit, error / unit));
+        const double number = checked_bfloat16(stored[place + i], own_m, error,
+                                               uniform_of_array(0, test_support::rounding_draw(seed, t, l, i)));
         if (own_m != 0.0) up += std::abs(number) > std::abs(own_m) ? 1 : 0, ++all;
         own_m = number;
       }
-      place += (sizes[l] + padding - 1) / padding * padding;
+      place += padded_size(sizes[l]);
     }
   }
   CHECK(up > all / 3);

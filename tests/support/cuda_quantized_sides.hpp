@@ -49,7 +49,7 @@ class exchange_side {
                                             .wire = r.wire,
                                             .tiles = r.all_tiles(),
                                             .rows = rows.data(),
-                                            .variance = is_zero_aware ? r.view.variance : nullptr,
+                                            .numbers = is_zero_aware ? r.view.variance : nullptr,
                                             .active = r.has_masks() ? r.active : nullptr,
                                             .counts = r.counts.data()});
   }

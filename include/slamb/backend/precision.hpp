@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "slamb/backend/host/host_backend.hpp"
 #include "slamb/core/concepts.hpp"
@@ -18,7 +17,7 @@ namespace slamb::precision {
 struct master_copies {
   static constexpr bool rounds_by_chance = false;
 
-  std::uint64_t seed = 0;  ///< of the draws by which moments are rounded; equal on all ranks
+  std::uint64_t seed = 0;  ///< of the draws by which arrays of the state are rounded; equal on all ranks
 };
 
 /// Parameters of sixteen bits have no copy. Each update is rounded up or down by chance, so that the mean is right: steps that
@@ -32,51 +31,43 @@ struct stochastic_rounding {
   std::uint64_t seed = 0;  ///< of all draws; equal on all ranks
 };
 
-/// m and v are floats.
+/// How the arrays of an optimizer's state are stored: those of the list as it says, all others as floats.
 ///
-/// *Memory*: 8 bytes a parameter.
-struct float_moments {
-  using momentum_storage = detail::as_floats;
-  using variance_storage = detail::as_floats;
-};
-
-/// m is stored as bfloat16, rounded by chance, so that it is right on average; v as float.
+///     // Of an optimizer of your own: `fast` takes 2 bytes a parameter, `slow` takes 1 and the scales of blocks.
+///     using fewer_bits = slamb::precision::storage<slamb::precision::stored_as<fast, slamb::precision::as_bfloat16>,
+///                                                  slamb::precision::stored_as<slow, slamb::precision::as_eight_bits<true>>>;
+///     using backend = slamb::precision::mixed<slamb::host_backend, slamb::precision::master_copies, fewer_bits>;
 ///
-/// *Memory*: 6 bytes a parameter. *Cost*: 4 bytes of memory traffic a parameter less in passes that read and write m.
-struct bfloat16_momentum {
-  using momentum_storage = detail::as_bfloat16;
-  using variance_storage = detail::as_floats;
-};
-
-/// m and v are stored in eight bits, rounded by chance. Blocks of 256 elements share a scale. A value that is not finite makes
-/// all values of its block not finite.
-///
-/// *Memory*: 2 bytes a parameter, and 256 for the scales of each tile, which has up to 8192 elements of a tensor: 1/32 a parameter
-/// of large tensors.
-/// *Cost*: 12 bytes of memory traffic a parameter less in passes that read and write m and v.
-/// *Reference*: arXiv 2110.02861; docs/algorithms/precision.md, "Moments in fewer bits".
-struct eight_bit_moments {
-  using momentum_storage = detail::as_eight_bits<true>;
-  using variance_storage = detail::as_eight_bits<false>;
-};
+/// For m and v there are names: float_moments, bfloat16_momentum and eight_bit_moments (slamb/optimizer/moments.hpp).
+/// @tparam Stored  stored_as<Array, Storage>, each array once; Storage is as_floats, as_bfloat16, or as_eight_bits<is_signed>.
+///                 Numbers are rounded by chance, by draws that are independent for any two arrays
+template <class... Stored>
+using storage = detail::storage_list<Stored...>;
+using detail::as_bfloat16;
+using detail::as_eight_bits;
+using detail::as_floats;
+using detail::stored_as;
 
 /// A Backend whose optimizers take float32, bfloat16 and float16 for the parameters and for the gradients of each tensor, in any
-/// mixture, and which may store m and v in fewer bits. Arithmetic and all other state stay in float.
+/// mixture, and which may store arrays of the state in fewer bits. Arithmetic and all other state stay in float.
 ///
 ///     using backend = slamb::precision::mixed<slamb::host_backend>;
 ///     slamb::adamw<slamb::self_communicator, backend> optimizer(parameters);
 ///
 /// @tparam Backend   the backend that does the work; its settings are the first member: `{{.threads = 4}}`
 /// @tparam Rounding  master_copies or stochastic_rounding
-/// @tparam Moments   float_moments, bfloat16_momentum or eight_bit_moments
-template <class Backend = host_backend, class Rounding = master_copies, class Moments = float_moments>
+/// @tparam Storage   of the state: float_moments, bfloat16_momentum, eight_bit_moments or a `storage` of your own
+template <class Backend = host_backend, class Rounding = master_copies, class Storage = storage<>>
 struct mixed : Backend {
-  using precision = detail::mixed_precision<Rounding::rounds_by_chance, typename Moments::momentum_storage,
-                                            typename Moments::variance_storage>;
+  static_assert(
+      requires { typename Storage::list; },
+      "slamb: the third argument of precision::mixed must be float_moments, bfloat16_momentum, eight_bit_moments "
+      "or a list precision::storage<stored_as<Array, Storage>…>");
+  using precision = detail::mixed_precision<Rounding::rounds_by_chance, typename Storage::list>;
 
   Rounding rounding{};
 };
 
-static_assert(backend<mixed<>> && backend<mixed<host_backend, stochastic_rounding, eight_bit_moments>>);
+static_assert(backend<mixed<>> && backend<mixed<host_backend, stochastic_rounding>>);
 
 }  // namespace slamb::precision

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "slamb/core/error.hpp"
 #include "slamb/core/storage_bytes.hpp"
@@ -42,8 +43,8 @@ struct world {
     require_bytes("plan::world's stored.rounded", stored.rounded);
     require_bytes("plan::world's stored.data", stored.data);
     require_bytes("plan::world's stored.gradient", stored.gradient);
-    require_bytes("plan::world's stored.momentum", stored.momentum);
-    require_bytes("plan::world's stored.variance", stored.variance);
+    for (const array_bytes& array : stored.arrays)
+      require_bytes(("plan::world's stored bytes of the " + std::string(array.name)).c_str(), array.bytes);
   }
 };
 

@@ -1,24 +1,13 @@
 // The bytes in which a Backend stores the arrays of a model, for `plan::world::stored`.
 #pragma once
 
-#include <cstddef>
 #include <span>
 
 #include "slamb/core/detail/sentence.hpp"
 #include "slamb/core/parameter.hpp"
 #include "slamb/core/storage_bytes.hpp"
+#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/precision.hpp"
-
-namespace slamb::detail {
-
-/// Bytes an element of m or v, with its part in the scale of a block.
-template <class Storage>
-constexpr double bytes_of_moment() noexcept {
-  constexpr double scale = Storage::is_in_blocks ? sizeof(float) / static_cast<double>(code_block) : 0.0;
-  return static_cast<double>(Storage::element_bytes) + scale;
-}
-
-}  // namespace slamb::detail
 
 namespace slamb::plan {
 
@@ -45,8 +34,7 @@ constexpr storage_bytes stored_by(parameter::element_type data, parameter::eleme
           .rounded = has_copy ? width : 0.0,
           .data = width,
           .gradient = static_cast<double>(detail::size_of(gradient)),
-          .momentum = detail::bytes_of_moment<typename precision::momentum_storage>(),
-          .variance = detail::bytes_of_moment<typename precision::variance_storage>()};
+          .arrays = detail::bytes_of_arrays<typename precision::arrays>};
 }
 
 /// The same for a model whose tensors have different types: the mean over its elements.

@@ -12,6 +12,7 @@
 
 #include "slamb/backend/plan/detail/planner.hpp"
 #include "slamb/core/statistics.hpp"
+#include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/precision.hpp"
 #include "slamb/plan/detail/dry_run.hpp"
 #include "slamb/plan/shapes.hpp"
@@ -71,7 +72,10 @@ plan::traffic_plan plan_of(std::span<const plan::tensor_shape> tensors, const ty
     return std::make_unique<Recipe>(parameters, options, std::move(ranks), typename Recipe::backend_type{.to = &to});
   };
   using precision = typename precision_of<typename Recipe::backend_type>::type;
-  return plan::traffic_plan(std::make_shared<planned_steps>(make, tensors, world, precision::takes_types));
+  plan::world its = world;
+  if constexpr (!bytes_of_arrays<typename precision::arrays>.empty())
+    its.stored.arrays = bytes_of_arrays<typename precision::arrays>;
+  return plan::traffic_plan(std::make_shared<planned_steps>(make, tensors, its, precision::takes_types));
 }
 
 /// An optimizer's type, and not that of its options.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <slamb/backend/precision.hpp>
+#include <slamb/optimizer/moments.hpp>
 #include <slamb/slamb.hpp>
 #include <string>
 #include <utility>

@@ -35,24 +35,23 @@ class optimizer_core;
 class active_elements {
  public:
   /// @param reads_rows  false: all rows are active
-  /// @param announces   elements that are inactive because their variance is 0 announce signals
+  /// @param announces   elements that are inactive because a number of theirs is 0 announce signals
   void plan(optimizer_core& core, const wire_layout& wire, bool zero_aware, bool reads_rows, bool announces);
 
   /// Copies the row masks to the backend's memory.
   void upload(optimizer_core& core) const;
 
   /// Finds the elements that may announce signals: row masks exclude others for good.
-  template <class Context>
+  template <class Numbers, class Context>
   void find_announcing(Context& context, const wire_view& wire) const {
     if (may_announce_.count > 0)
-      mark(context, wire, context.all_tiles(), {}, context.memory.view(may_announce_).data());
+      mark(context, wire, context.all_tiles(), Numbers(), context.memory.view(may_announce_).data());
   }
-  /// Finds the active elements of some tiles again, if they depend on the variance [state elements].
-  template <class Context>
-  void find(Context& context, const wire_view& wire, typename Context::variance_pointer variance,
-            tile_range tiles) const {
-    if (!zero_aware_) variance = {};
-    mark(context, wire, tiles, variance, exists_ ? context.memory.view(bits_).data() : nullptr);
+  /// Finds the active elements of some tiles again, if they depend on an array [state elements].
+  template <class Context, class Numbers>
+  void find(Context& context, const wire_view& wire, Numbers numbers, tile_range tiles) const {
+    if (!zero_aware_) numbers = {};
+    mark(context, wire, tiles, numbers, exists_ ? context.memory.view(bits_).data() : nullptr);
   }
   bool is_zero_aware() const noexcept { return zero_aware_; }
 
@@ -62,12 +61,11 @@ class active_elements {
   const std::uint64_t* counts(const optimizer_core& core) const noexcept;
 
  private:
-  template <class Context>
-  void mark(Context& context, const wire_view& wire, tile_range tiles, typename Context::variance_pointer variance,
+  template <class Context, class Numbers>
+  void mark(Context& context, const wire_view& wire, tile_range tiles, const Numbers& numbers,
             std::uint16_t* bits) const {
-    context.launch(mark_active<typename Context::variance_pointer>{context.view(), wire, tiles,
-                                                                   context.memory.view(masks_).data(), variance, bits,
-                                                                   context.memory.view(counts_).data()});
+    context.launch(mark_active<read_only_t<Numbers>>{context.view(), wire, tiles, context.memory.view(masks_).data(),
+                                                     numbers, bits, context.memory.view(counts_).data()});
   }
 
   bool exists_ = false;
@@ -114,8 +112,8 @@ class quantized_exchange {
 
  public:
   /// @param on_single_rank  encodes and decodes with a single rank too
-  /// @param announces       elements without a variance, which a zero-aware quantizer leaves out, tell if they have a signal. Then
-  ///                        all ranks receive `announced_value`
+  /// @param announces       elements that a zero-aware quantizer leaves out tell if they have a signal. Then all ranks receive
+  ///                        `announced_value`
   quantized_exchange(const Quantizer& quantizer, bool on_single_rank, bool announces = false)
       : codes_(quantizer), on_single_rank_(on_single_rank), announces_(announces && can_announce<Quantizer>) {}
 
@@ -155,27 +153,31 @@ class quantized_exchange {
   }
 
   /// Fills the tables, once memory is allocated.
-  /// @param variance  as for find_active
-  /// @throws std::invalid_argument if the quantizer is zero-aware and there is no variance
-  void start(Context& context, typename Context::variance_pointer variance = {}) {
-    if (is_zero_aware() && !exists(variance) && context.tensors.elements() > 0)
+  /// @param numbers  as for find_active
+  /// @throws std::invalid_argument if the quantizer is zero-aware and there are no such numbers
+  template <class Numbers = const float*>
+  void start(Context& context, const Numbers& numbers = {}) {
+    if (is_zero_aware() && !exists(numbers) && context.tensors.elements() > 0)
       throw std::invalid_argument(
           "slamb: the compressor has zero_aware = true, but this optimizer has no variance for it; it must be false");
     if (!is_active(context)) return;
     codes_.upload_tables(context);
     active_.upload(context);
-    active_.find_announcing(context, wire_at(context, {}));
-    find_active(context, variance);
+    active_.template find_announcing<Numbers>(context, wire_at(context, {}));
+    find_active(context, numbers);
   }
 
-  /// Finds the active elements. To be called again when the variance has changed.
-  /// @param variance  [state elements] elements with variance 0 are inactive, if the quantizer is zero-aware
-  void find_active(Context& context, typename Context::variance_pointer variance) {
-    if (is_active(context)) active_.find(context, wire_at(context, {}), variance, context.all_tiles());
+  /// Finds the active elements. To be called again when the numbers have changed.
+  /// @param numbers  a state array of the context's view, such as Adam's v: elements where it is 0 are inactive, if the quantizer
+  ///                 is zero-aware
+  template <class Numbers>
+  void find_active(Context& context, const Numbers& numbers) {
+    if (is_active(context)) active_.find(context, wire_at(context, {}), numbers, context.all_tiles());
   }
-  /// Finds the active elements of some tiles, if they depend on the variance.
-  void find_active(Context& context, typename Context::variance_pointer variance, tile_range tiles) {
-    if (is_active(context) && active_.is_zero_aware()) active_.find(context, wire_at(context, {}), variance, tiles);
+  /// Finds the active elements of some tiles, if they depend on the numbers.
+  template <class Numbers>
+  void find_active(Context& context, const Numbers& numbers, tile_range tiles) {
+    if (is_active(context) && active_.is_zero_aware()) active_.find(context, wire_at(context, {}), numbers, tiles);
   }
 
   /// The function that initialises the buffer; for a launcher to invoke before `send`.

@@ -1,5 +1,5 @@
-// The kernel that finds the active elements of a compressed exchange. Elements that a row mask excludes, or whose variance is 0,
-// are not active.
+// The kernel that finds the active elements of a compressed exchange. Elements that a row mask excludes, or that have a 0 in an
+// array such as Adam's v, are not active.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,14 @@
 namespace slamb::detail {
 
 /// Sets the bits of active elements, and counts them. All elements of dense tensors are active; they have no bits.
-template <class Variance = const float*>
+/// @tparam Numbers  the pointer to a state array, however it is stored
+template <class Numbers = const float*>
 struct mark_active {
   model_view view;
   wire_view wire;
   tile_range tiles;
   const row_mask* rows = nullptr;   ///< [tensors]; null: no tensor has a mask
-  Variance variance{};              ///< [state elements] elements where it is 0 are not active; null: ignored
+  Numbers numbers{};                ///< [state elements] elements where it is 0 are not active; null: ignored
   std::uint16_t* active = nullptr;  ///< [ranks][codes/16]; null: all elements are active
   std::uint64_t* counts = nullptr;  ///< [all tiles] receives the number of active elements
 
@@ -50,7 +51,7 @@ struct mark_active {
     const segment& s = view.segments[t.segment];
     const row_mask mask = rows == nullptr ? row_mask{} : rows[t.segment];
     const std::uint64_t row_size = mask.count == 0 ? 1 : s.size / mask.count;
-    const auto of_tile = from_tile(variance, s.state + t.first, tile_number);
+    const auto of_tile = from_tile(numbers, s.state + t.first, tile_number);
     team.each([&](unsigned thread) {
       for (std::uint32_t i = thread; i < t.count; i += Team::threads) {
         bool takes_part = mask.count == 0 || mask.rows[(t.first + i) / row_size] != 0;

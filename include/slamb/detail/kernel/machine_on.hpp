@@ -178,9 +178,8 @@ class machine_on final : public machine {
     using moments = arrays<array::momentum, array::variance, array::compared>;
     state_view<view_in<precision>, moments> view{all, {}, {}, {all.compared}};
     if constexpr (has_draws<precision>) view.draws = all.draws;
-    if constexpr (has_blocks<precision>) view.scales = all.scales;
-    view.momentum = storage_of_t<array::momentum, precision>::at(all.momentum, all.scales.momentum);
-    view.variance = storage_of_t<array::variance, precision>::at(all.variance, all.scales.variance);
+    view.momentum = storage_of_t<array::momentum, precision>::at(all.momentum);
+    view.variance = storage_of_t<array::variance, precision>::at(all.variance);
     return view;
   }
 

@@ -50,6 +50,11 @@ template <class At>
 SLAMB_ELEMENT void store_array(const typename At::real& x, float* array, At at) {
   store(x, array, at);
 }
+
+/// The number of an array's draws, as a variable because device code cannot call functions of the host.
+template <class Array, class Precision>
+inline constexpr unsigned array_number = Precision::arrays::template number_of<Array>();
+
 /// The arrays of one tile.
 /// @tparam Draws  of a team: draw(position) returns the random words by which numbers are rounded
 template <class List, class Precision, class Draws>
@@ -79,7 +84,7 @@ struct tile_arrays : tile_pointers<List, Precision>, private Draws {
                   "slamb: a pass must not write gradients, because they belong to the user");
     static_assert((!std::is_void_v<typename Arrays::stored> && ...),
                   "slamb: a pass cannot write positions, because they are not stored in memory");
-    (store_one(value_of<Arrays, typename At::real>(e), pointer_to<Arrays>(), at), ...);
+    (store_one<Arrays>(value_of<Arrays, typename At::real>(e), pointer_to<Arrays>(), at), ...);
   }
 
   template <class Array>
@@ -91,12 +96,16 @@ struct tile_arrays : tile_pointers<List, Precision>, private Draws {
   template <class Array, class At>
   SLAMB_ELEMENT typename At::word codes_of(const typename At::real& x, float per_scale, At at) const {
     constexpr bool is_signed = stored_pointer_t<Array, Precision>::is_signed;
-    const typename At::word draw = Draws::draw(at);
-    return dynamic_map<is_signed>::code_of(x, typename At::real(per_scale),
-                                           is_signed ? draw_of_momentum(draw) : draw_of_variance(draw));
+    return dynamic_map<is_signed>::code_of(x, typename At::real(per_scale), draw_of<Array>(at));
   }
 
  private:
+  // The random words by which an array of the state is rounded.
+  template <class Array, class At>
+  SLAMB_ELEMENT typename At::word draw_of(At at) const {
+    return draw_of_array<array_number<Array, Precision>>(Draws::draw(at));
+  }
+
   template <class Array, class Element, class At>
   SLAMB_ELEMENT void load_one(Element& e, At at) const {
     if constexpr (std::is_same_v<Array, array::position>)
@@ -105,11 +114,11 @@ struct tile_arrays : tile_pointers<List, Precision>, private Draws {
       value_of<Array, typename At::real>(e) = load_array(pointer_to<Array>(), at);
   }
 
-  template <class At>
+  template <class Array, class At>
   SLAMB_ELEMENT void store_one(const typename At::real& x, float* array, At at) const {
     store_array(x, array, at);
   }
-  template <class At>
+  template <class Array, class At>
   SLAMB_ELEMENT void store_one(const typename At::real& x, const typed_parameter& array, At at) const {
     if (array.type == element_type::float32) {
       store_array(x, static_cast<float*>(array.address), at);
@@ -118,9 +127,9 @@ struct tile_arrays : tile_pointers<List, Precision>, private Draws {
       store_typed(x, Draws::draw(at), static_cast<std::uint16_t*>(array.address), array.type, at);
     }
   }
-  template <class At>
+  template <class Array, class At>
   SLAMB_ELEMENT void store_one(const typename At::real& x, const bfloat16_numbers& array, At at) const {
-    store_bfloat16(x, draw_of_momentum(Draws::draw(at)), array.bits, at);
+    store_bfloat16(x, draw_of<Array>(at), array.bits, at);
   }
 };
 

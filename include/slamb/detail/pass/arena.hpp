@@ -28,6 +28,12 @@ struct region {
   std::size_t count = 0;   ///< elements of T
 };
 
+/// A region whose size is known later than the others, but before the memory is allocated: `arena::plan_later`.
+template <class T>
+struct late_region {
+  std::size_t number = 0;  ///< among these
+};
+
 /// An optimizer's memory: regions are planned first, then allocated at once. An arena can be moved; its memory keeps its address.
 class arena {
  public:
@@ -55,6 +61,18 @@ class arena {
     return {plan_elements(purpose, count, element_bytes), static_cast<std::size_t>(count) * element_bytes};
   }
 
+  /// Announces a region, which is empty until it is planned.
+  template <class T>
+  late_region<T> plan_later() {
+    late_.emplace_back();
+    return {late_.size() - 1};
+  }
+  /// Plans it. @throws as `plan`
+  template <class T>
+  void plan(late_region<T> announced, const char* purpose, std::uint64_t count) {
+    late_[announced.number] = plan(purpose, count, sizeof(T));
+  }
+
   /// @throws std::invalid_argument if `from` is incomplete or its memory is not aligned; out_of_memory if it has no
   ///         memory; its other exceptions.
   void allocate(allocator from);
@@ -62,6 +80,11 @@ class arena {
   template <class T>
   std::span<T> view(region<T> planned) const noexcept {
     return {reinterpret_cast<T*>(memory_ + planned.offset), planned.count};
+  }
+  template <class T>
+  std::span<T> view(late_region<T> planned) const noexcept {
+    const region<std::byte>& its = late_[planned.number];
+    return {reinterpret_cast<T*>(memory_ + its.offset), its.count / sizeof(T)};
   }
 
   std::span<std::byte> bytes() const noexcept { return {memory_, memory_ == nullptr ? 0 : bytes_}; }
@@ -83,6 +106,7 @@ class arena {
 
   std::byte* memory_ = nullptr;
   std::size_t bytes_ = 0;
+  std::vector<region<std::byte>> late_;
   std::vector<memory_report::use> uses_;
   allocator allocator_;
 };

@@ -1,10 +1,13 @@
 // Bytes of memory traffic of a pass, from the lists of arrays that it reads and writes.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <type_traits>
 
 #include "slamb/core/storage_bytes.hpp"
 #include "slamb/detail/pass/pass.hpp"
+#include "slamb/detail/pass/precision.hpp"
 
 namespace slamb::detail {
 
@@ -19,10 +22,8 @@ constexpr double bytes_read(const plan::storage_bytes& stored) noexcept {
     return stored.data;
   else if constexpr (std::is_same_v<Array, array::gradient>)
     return stored.gradient;
-  else if constexpr (std::is_same_v<Array, array::momentum>)
-    return stored.momentum;
-  else if constexpr (std::is_same_v<Array, array::variance>)
-    return stored.variance;
+  else if constexpr (requires { Array::name; })
+    return stored.of(Array::name);
   else
     return sizeof(float);
 }
@@ -51,5 +52,13 @@ template <class P>
 constexpr double bytes_per_element(const plan::storage_bytes& stored = {}) noexcept {
   return bytes_of_list<typename P::reads>::read(stored) + bytes_of_list<typename P::writes>::written(stored);
 }
+
+/// Bytes of the arrays of a storage_list.
+template <class List>
+inline constexpr std::array<plan::array_bytes, 0> bytes_of_arrays{};
+template <class... Arrays, class... Storages>
+inline constexpr std::array<plan::array_bytes, sizeof...(Arrays)>
+    bytes_of_arrays<storage_list<stored_as<Arrays, Storages>...>>{
+        plan::array_bytes{Arrays::name, bytes_of_storage<Storages>}...};
 
 }  // namespace slamb::detail

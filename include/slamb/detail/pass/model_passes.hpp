@@ -243,11 +243,10 @@ using model_pass = one_of<check_gradient, gather_gradient, gather_share_of_gradi
 
 /// A model for these passes, whatever the precision of its arrays: all that a view of any precision may have.
 struct any_view : model_view {
-  rounding_draws draws{};         ///< of stochastic rounding
-  block_scales scales{};          ///< of moments in blocks
-  std::byte* momentum = nullptr;  ///< as it is stored
-  std::byte* variance = nullptr;  ///< as it is stored
-  float* compared = nullptr;      ///< array::compared
+  rounding_draws draws{};  ///< of stochastic rounding
+  array_memory momentum{};
+  array_memory variance{};
+  float* compared = nullptr;  ///< array::compared
 };
 
 }  // namespace slamb::detail

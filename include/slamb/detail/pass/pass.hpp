@@ -38,8 +38,8 @@
 
 namespace slamb::detail {
 
-/// An array of an optimizer's state: a number for each element, at the places of `segment::state`. Floats, except for m and v
-/// where the precision says so.
+/// An array of an optimizer's state: a number for each element, at the places of `segment::state`. Floats, except where the
+/// precision says otherwise.
 struct state_array {
   using stored = float;
 };
@@ -129,22 +129,6 @@ struct compared : state_array {
 };
 
 }  // namespace array
-
-/// Storage of a state array with this precision.
-template <class Array, class Precision>
-struct storage_of {
-  using type = as_floats;
-};
-template <class Precision>
-struct storage_of<array::momentum, Precision> {
-  using type = typename Precision::momentum_storage;
-};
-template <class Precision>
-struct storage_of<array::variance, Precision> {
-  using type = typename Precision::variance_storage;
-};
-template <class Array, class Precision>
-using storage_of_t = typename storage_of<Array, Precision>::type;
 
 /// The pointer to an array, as it is stored with this precision.
 template <class Array, class Precision>
@@ -268,24 +252,18 @@ struct model_view {
       nullptr;  ///< if it points to a value other than 0, the step is skipped and passes do nothing
 };
 
-// Members of a view that only some precisions need. These are bases because views are parameters of kernels: as [[no_unique_address]] members,
-// nvcc 13.0 would lay out the view on the device in more bytes than on the host.
+// A member of a view that only some precisions need. It is a base because views are parameters of kernels: as a [[no_unique_address]]
+// member, nvcc 13.0 would lay out the view on the device in more bytes than on the host.
 template <class Draws>
 struct draws_in_view {
   Draws draws{};  ///< of stochastic rounding
 };
 template <>
 struct draws_in_view<no_draws> {};
-template <class Scales>
-struct scales_in_view {
-  Scales scales{};  ///< of moments in blocks
-};
-template <>
-struct scales_in_view<no_scales> {};
 
 /// A model whose arrays are stored with this precision: the view on which passes run.
 template <class Precision = single_precision>
-struct view_in : model_view, draws_in_view<typename Precision::draws>, scales_in_view<typename Precision::scales> {
+struct view_in : model_view, draws_in_view<typename Precision::draws> {
   using precision = Precision;
 
   view_in() = default;

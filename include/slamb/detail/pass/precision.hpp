@@ -1,11 +1,10 @@
-// Storage of arrays: the types of parameters and gradients, and of m and v.
+// Storage of arrays: the types of parameters and gradients, and of the arrays of a state.
 //
 // Passes compute in floats. A precision gives the types of the pointers by which a backend reads and writes arrays:
 //
 //     using parameter_pointer, data_pointer, gradient_pointer;
-//     using momentum_storage, variance_storage;   // as_floats, as_bfloat16 or as_eight_bits
+//     using arrays;                               // a storage_list: how the arrays of a state are stored
 //     using draws;                                // of stochastic rounding; an empty type without
-//     using scales;                               // of moments in blocks; an empty type without
 //     static parameter_of(segment, first), data_of(segment, first);
 //     static gradient_of(segment, first, scale), exchanged_gradient(const float*);
 //
@@ -80,38 +79,51 @@ SLAMB_HOST_DEVICE bool is_zero(const eight_bit_numbers<Signed>& array, std::size
   return (array.codes[i] & dynamic_map<Signed>::last) == 0;
 }
 
+/// A state array in memory, whatever its storage.
+struct array_memory {
+  std::byte* numbers = nullptr;
+  float* scales = nullptr;  ///< [tiles][blocks_of_tile], if it is in blocks
+};
+inline array_memory memory_of(float* array) noexcept { return {reinterpret_cast<std::byte*>(array)}; }
+inline array_memory memory_of(const bfloat16_numbers& array) noexcept {
+  return {reinterpret_cast<std::byte*>(array.bits)};
+}
+template <bool Signed>
+array_memory memory_of(const eight_bit_numbers<Signed>& array) noexcept {
+  return {reinterpret_cast<std::byte*>(array.codes), array.scales};
+}
+
+/// The pointer to an array that is only read.
+template <class Pointer>
+using read_only_t = std::conditional_t<std::is_same_v<Pointer, float*>, const float*, Pointer>;
+
 // Storage of a state array.
 
 struct as_floats {
   using pointer = float*;
-  using read_pointer = const float*;  ///< to numbers that are only read
   static constexpr std::size_t element_bytes = sizeof(float);
   static constexpr bool is_signed = true;
   static constexpr bool is_drawn = false;      ///< rounded by chance
   static constexpr bool is_in_blocks = false;  ///< which share scales
-  static pointer at(std::byte* memory, float* /*scales*/) noexcept { return reinterpret_cast<float*>(memory); }
+  static pointer at(const array_memory& memory) noexcept { return reinterpret_cast<float*>(memory.numbers); }
 };
 struct as_bfloat16 {
   using pointer = bfloat16_numbers;
-  using read_pointer = pointer;
   static constexpr std::size_t element_bytes = 2;
   static constexpr bool is_signed = true;
   static constexpr bool is_drawn = true;
   static constexpr bool is_in_blocks = false;
-  static pointer at(std::byte* memory, float* /*scales*/) noexcept {
-    return {reinterpret_cast<std::uint16_t*>(memory)};
-  }
+  static pointer at(const array_memory& memory) noexcept { return {reinterpret_cast<std::uint16_t*>(memory.numbers)}; }
 };
 template <bool Signed>
 struct as_eight_bits {
   using pointer = eight_bit_numbers<Signed>;
-  using read_pointer = pointer;
   static constexpr std::size_t element_bytes = 1;
   static constexpr bool is_signed = Signed;
   static constexpr bool is_drawn = true;
   static constexpr bool is_in_blocks = true;
-  static pointer at(std::byte* memory, float* scales) noexcept {
-    return {reinterpret_cast<std::uint8_t*>(memory), scales};
+  static pointer at(const array_memory& memory) noexcept {
+    return {reinterpret_cast<std::uint8_t*>(memory.numbers), memory.scales};
   }
 };
 
@@ -121,16 +133,63 @@ inline constexpr bool is_in_blocks = false;
 template <bool Signed>
 inline constexpr bool is_in_blocks<eight_bit_numbers<Signed>> = true;
 
+/// Bytes an element, with its part in the scale of a block.
+template <class Storage>
+inline constexpr double bytes_of_storage = static_cast<double>(Storage::element_bytes) +
+                                           (Storage::is_in_blocks ? sizeof(float) / static_cast<double>(code_block)
+                                                                  : 0.0);
+
 /// Stands for the draws of a precision that rounds nothing by chance.
 struct no_draws {};
 
-/// The scales of moments in blocks: [tiles][blocks_of_tile] each; null for other storage.
-struct block_scales {
-  float* momentum = nullptr;
-  float* variance = nullptr;
+/// An array of a state and its storage: as_floats, as_bfloat16 or as_eight_bits<is_signed>.
+template <class Array, class Storage>
+struct stored_as {
+  using array = Array;
+  using storage = Storage;
 };
-/// Stands for the scales of a precision without blocks.
-struct no_scales {};
+
+template <class Array, class... Stored>
+struct storage_in {
+  using type = as_floats;
+};
+template <class Array, class Storage, class... Rest>
+struct storage_in<Array, stored_as<Array, Storage>, Rest...> {
+  using type = Storage;
+};
+template <class Array, class First, class... Rest>
+struct storage_in<Array, First, Rest...> : storage_in<Array, Rest...> {};
+
+/// How the arrays of a state are stored: those of the list as it says, all others as floats.
+/// @tparam Stored  stored_as<Array, Storage>, each array once
+template <class... Stored>
+struct storage_list {
+  using list = storage_list;  // of types that derive from it
+
+  template <class Array>
+  using storage_of = typename storage_in<Array, Stored...>::type;
+
+  static constexpr bool has_draws = (Stored::storage::is_drawn || ...);
+
+  /// The array's place among those of the list: the number of its draws.
+  template <class Array>
+  static constexpr unsigned number_of() noexcept {
+    unsigned number = 0;
+    static_cast<void>(((std::is_same_v<typename Stored::array, Array> || (++number, false)) || ...));
+    return number;
+  }
+
+  /// Calls visit(Array(), Storage()) for each.
+  template <class Visit>
+  static constexpr void visit(const Visit& visit) {
+    (visit(typename Stored::array(), typename Stored::storage()), ...);
+  }
+
+ private:
+  template <class Array>
+  static constexpr int times = (0 + ... + int(std::is_same_v<typename Stored::array, Array>));
+  static_assert(((times<typename Stored::array> == 1) && ...), "slamb: a list of storage names an array twice");
+};
 
 /// A gradient: floats, each times `scale`.
 struct scaled_floats {
@@ -142,9 +201,7 @@ struct scaled_floats {
 struct single_precision {
   static constexpr bool takes_types = false;
   static constexpr bool rounds_by_chance = false;
-  using momentum_storage = as_floats;
-  using variance_storage = as_floats;
-  using scales = no_scales;
+  using arrays = storage_list<>;
   using parameter_pointer = float*;
   using data_pointer = const float*;
   using gradient_pointer = scaled_floats;
@@ -227,30 +284,36 @@ struct rounding_draws {
   }
 };
 
-// The draws of p, m and v from r = 256 a + b: their upper eight bits are a, b and a xor b, of which any two are independent.
-template <class Word>
-SLAMB_ELEMENT Word draw_of_momentum(const Word& r) {
-  return ((r << 8) | (r >> 8)) & Word(0xFFFFU);
-}
-template <class Word>
-SLAMB_ELEMENT Word draw_of_variance(const Word& r) {
-  return (r ^ (r << 8)) & Word(0xFFFFU);
+/// The draw of array number `Number` of a storage_list, from the parameter's draw r = 256 a + b. The upper eight bits are b for
+/// number 0, and a + x^(Number − 1) b for others, in the field of 2^8 elements with x^8 = x^4 + x^3 + x^2 + 1. Those of any two
+/// arrays are independent, and of the parameter's, which are a.
+template <unsigned Number, class Word>
+SLAMB_ELEMENT Word draw_of_array(const Word& r) {
+  static_assert(Number < 256, "slamb: a list of storage has more than 256 arrays");
+  if constexpr (Number == 0) {
+    return ((r << 8) | (r >> 8)) & Word(0xFFFFU);
+  } else {
+    Word product = r & Word(0xFFU);
+    for (unsigned k = 1; k < Number; ++k) {
+      const Word carry = product >> 7;
+      product = ((product << 1) & Word(0xFFU)) ^ carry ^ (carry << 2) ^ (carry << 3) ^ (carry << 4);
+    }
+    return r ^ (product << 8);
+  }
 }
 
 /// Parameters and gradients of a type known at run time, for each tensor.
-/// @tparam Chance             true: parameters of sixteen bits without a master copy are rounded by chance
-/// @tparam Momentum, Variance  how m and v are stored
-template <bool Chance, class Momentum = as_floats, class Variance = as_floats>
+/// @tparam Chance  true: parameters of sixteen bits without a master copy are rounded by chance
+/// @tparam Stored  a storage_list: how the arrays of the state are stored
+template <bool Chance, class Stored = storage_list<>>
 struct mixed_precision {
   static constexpr bool takes_types = true;
   static constexpr bool rounds_by_chance = Chance;
-  using momentum_storage = Momentum;
-  using variance_storage = Variance;
-  using scales = std::conditional_t<Momentum::is_in_blocks || Variance::is_in_blocks, block_scales, no_scales>;
+  using arrays = Stored;
   using parameter_pointer = typed_parameter;
   using data_pointer = typed_numbers;
   using gradient_pointer = scaled_numbers;
-  using draws = std::conditional_t<Chance || Momentum::is_drawn || Variance::is_drawn, rounding_draws, no_draws>;
+  using draws = std::conditional_t<Chance || Stored::has_draws, rounding_draws, no_draws>;
 
   SLAMB_HOST_DEVICE static typed_parameter parameter_of(const segment& s, std::uint64_t first) {
     void* const data = static_cast<std::byte*>(s.data) + first * bytes_of(s.data_type);
@@ -275,9 +338,9 @@ struct mixed_precision {
 /// True if a precision rounds anything by chance.
 template <class Precision>
 inline constexpr bool has_draws = std::is_same_v<typename Precision::draws, rounding_draws>;
-/// True if a precision stores m or v in blocks.
-template <class Precision>
-inline constexpr bool has_blocks = std::is_same_v<typename Precision::scales, block_scales>;
+/// How a precision stores an array of the state.
+template <class Array, class Precision>
+using storage_of_t = typename Precision::arrays::template storage_of<Array>;
 
 /// The precision of a backend's arrays: Backend::precision, or single_precision.
 template <class Backend>

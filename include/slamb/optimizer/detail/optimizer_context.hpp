@@ -33,7 +33,6 @@ class optimizer_context final : public optimizer_core {
   using late_outcome = late_read<stream_type, step_outcome>;  ///< of the steps so far, read later
   using precision = typename precision_of<Backend>::type;
   using view_type = view_in<precision>;
-  using variance_pointer = typename storage_of_t<array::variance, precision>::read_pointer;
 
   /// @param compare_every  steps between comparisons of parameters and masks; 0: never
   optimizer_context(std::span<const parameter> parameters, double weight_decay, std::uint64_t compare_every,
@@ -140,7 +139,6 @@ class optimizer_context final : public optimizer_core {
   view_type view() const noexcept {
     const any_view model = whole_view();
     view_type all(model);
-    if constexpr (has_blocks<precision>) all.scales = model.scales;
     if constexpr (has_draws<precision>) all.draws = model.draws;
     return all;
   }

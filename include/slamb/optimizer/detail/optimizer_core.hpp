@@ -26,9 +26,9 @@
 #include "slamb/detail/ranks/agreement.hpp"
 #include "slamb/detail/state/saved_state.hpp"
 #include "slamb/optimizer/detail/adam_scalars.hpp"
+#include "slamb/optimizer/detail/array_scales.hpp"
 #include "slamb/optimizer/detail/learning_rates.hpp"
 #include "slamb/optimizer/detail/masters_of_model.hpp"
-#include "slamb/optimizer/detail/moment_scales.hpp"
 #include "slamb/optimizer/detail/node_reduction.hpp"
 #include "slamb/optimizer/detail/overlap.hpp"
 #include "slamb/optimizer/detail/rank_agreement.hpp"
@@ -192,7 +192,7 @@ class optimizer_core {
   arena memory;
   node_reduction local;
   masters_of_model masters;
-  moment_scales scales;
+  array_scales scales;
   rank_agreement agreement;  ///< with the other ranks
 
  protected:

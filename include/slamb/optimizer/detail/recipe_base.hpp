@@ -187,12 +187,10 @@ class recipe_with_state : public recipe_on<Backend> {
   void on_state_loaded(const restore_options& /*options*/) override { context_.start_in_phase(context_.phase()); }
   tensor_moments all_moments() const noexcept final {
     using precision = typename context_type::precision;
-    if constexpr (std::is_same_v<storage_of_t<array::momentum, precision>, as_floats> &&
-                  std::is_same_v<storage_of_t<array::variance, precision>, as_floats>)
-      return {state_.template floats_of<array::momentum>(context_.memory),
-              state_.template floats_of<array::variance>(context_.memory)};
-    else
-      return {};
+    const auto m = state_.template floats_of<array::momentum, precision>(context_.memory);
+    const auto v = state_.template floats_of<array::variance, precision>(context_.memory);
+    if (m.empty() || v.empty()) return {};
+    return {m, v};
   }
 
   Options options_;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -127,7 +128,11 @@ requires(!requires { requires Compressor::selects_all; } &&
 
   Compressor& compressor() noexcept { return compressor_; }
   void report(const Context& context, bool with_norms, statistics& all) const {
-    if (with_norms) all.worker_error = norms_by_group(context, residual_.of(0, context.memory));
+    static_assert(std::is_same_v<storage_of_t<array::residual, typename Context::precision>, as_floats>,
+                  "slamb: the residual of sparse gradients must be stored as floats");
+    const std::span<const float> residual =
+        residual_.template floats_of<array::residual, typename Context::precision>(context.memory);
+    if (with_norms) all.worker_error = norms_by_group(context, residual);
   }
   void visit_state(const Context& context, const state_visitor& part) const {
     residual_.visit(part, context.memory, state_part::errors);

@@ -27,25 +27,14 @@ struct stored_array {
 /// @throws out_of_memory
 void require_room_for_state(const layout& tensors, const allocator& memory, std::span<const stored_array> arrays);
 
-/// The address of an array, however it is stored.
-inline std::byte* address_of(float* array) noexcept { return reinterpret_cast<std::byte*>(array); }
-inline std::byte* address_of(const bfloat16_numbers& array) noexcept {
-  return reinterpret_cast<std::byte*>(array.bits);
-}
-template <bool Signed>
-std::byte* address_of(const eight_bit_numbers<Signed>& array) noexcept {
-  return reinterpret_cast<std::byte*>(array.codes);
-}
-
 /// The same model for the passes of the core.
 /// @param view  of a recipe, with momentum and variance
 template <class View>
 any_view any_view_of(const View& view) noexcept {
   any_view all{view};
   if constexpr (has_draws<typename View::precision>) all.draws = view.draws;
-  if constexpr (has_blocks<typename View::precision>) all.scales = view.scales;
-  all.momentum = address_of(view.momentum);
-  all.variance = address_of(view.variance);
+  all.momentum = memory_of(view.momentum);
+  all.variance = memory_of(view.variance);
   return all;
 }
 
@@ -61,7 +50,8 @@ class state_arrays {
   /// @param exist  false: the arrays take no memory, and their pointers are null
   template <class Context>
   void plan([[maybe_unused]] Context& context, bool exist = true) {
-    if (exist) regions_ = {plan_one<Arrays>(context)...};
+    [[maybe_unused]] std::size_t i = 0;
+    if (exist) (plan_one<Arrays>(context, i++), ...);
   }
 
   /// `view` with the arrays added.
@@ -70,22 +60,18 @@ class state_arrays {
     state_view<View, arrays<Arrays...>> all{
         view, typename Arrays::template field<stored_pointer_t<Arrays, typename View::precision>>{}...};
     [[maybe_unused]] std::size_t i = 0;
-    (point_at<Arrays>(all, memory.view(regions_[i++])), ...);
+    (point_at<Arrays>(all, memory, i++), ...);
     return all;
   }
 
-  /// [state elements] of array number i, which is stored as floats.
-  std::span<const float> of(std::size_t i, const arena& memory) const noexcept {
-    const std::span<std::byte> bytes = memory.view(regions_[i]);
-    return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
-  }
-
-  /// [state elements] of an array that is stored as floats; empty if the array is not one of these.
-  template <class Array>
+  /// [state elements] of an array that is stored as floats; empty if it is stored otherwise, or not one of these.
+  template <class Array, class Precision>
   std::span<float> floats_of([[maybe_unused]] const arena& memory) const noexcept {
     std::span<std::byte> bytes;
-    [[maybe_unused]] std::size_t i = 0;
-    ((std::is_same_v<Arrays, Array> ? void(bytes = memory.view(regions_[i])) : void(), ++i), ...);
+    if constexpr (std::is_same_v<storage_of_t<Array, Precision>, as_floats>) {
+      [[maybe_unused]] std::size_t i = 0;
+      ((std::is_same_v<Arrays, Array> ? void(bytes = memory.view(regions_[i])) : void(), ++i), ...);
+    }
     return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
   }
 
@@ -98,23 +84,24 @@ class state_arrays {
 
  private:
   template <class Array, class Context>
-  static region<std::byte> plan_one(Context& context) {
+  void plan_one(Context& context, std::size_t i) {
     using storage = storage_of_t<Array, typename Context::precision>;
-    if constexpr (storage::is_in_blocks) context.scales.template plan<Array>();
-    return context.memory.plan(Array::name, context.tensors.state_elements(), storage::element_bytes);
+    regions_[i] = context.memory.plan(Array::name, context.tensors.state_elements(), storage::element_bytes);
+    if constexpr (storage::is_in_blocks) scales_[i] = context.scales.plan(context.memory, Array::name);
   }
 
   template <class Array, class View>
-  static void point_at(View& all, std::span<std::byte> memory) noexcept {
+  void point_at(View& all, const arena& memory, std::size_t i) const noexcept {
     using precision = typename View::precision;
     using storage = storage_of_t<Array, precision>;
-    float* scales = nullptr;
-    if constexpr (storage::is_in_blocks)
-      scales = std::is_same_v<Array, array::momentum> ? all.scales.momentum : all.scales.variance;
-    if (!memory.empty()) value_of<Array, stored_pointer_t<Array, precision>>(all) = storage::at(memory.data(), scales);
+    array_memory its{memory.view(regions_[i]).data()};
+    if (regions_[i].count == 0) return;
+    if constexpr (storage::is_in_blocks) its.scales = memory.view(scales_[i]).data();
+    value_of<Array, stored_pointer_t<Array, precision>>(all) = storage::at(its);
   }
 
   std::array<region<std::byte>, sizeof...(Arrays)> regions_{};
+  std::array<late_region<float>, sizeof...(Arrays)> scales_{};  // of arrays in blocks
 };
 
 }  // namespace slamb::detail

@@ -20,6 +20,7 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/pass.hpp"
+#include "slamb/detail/pass/precision.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 #include "slamb/detail/pass/wire_layout.hpp"
@@ -92,10 +93,18 @@ double bytes_of(const sum_squares<T>& k, const counted_model& model) {
   return model.elements(k.view, k.tiles) * static_cast<double>(sizeof(T));
 }
 
-template <class Variance>
-double bytes_of(const mark_active<Variance>& k, const counted_model& model) {
-  const double marked = (exists(k.variance) ? model.stored.variance : 0.0) + (k.active == nullptr ? 0.0 : bytes_of_bit);
-  return sent_in(k, model).coded * marked;
+/// Bytes an element of an array with this pointer.
+template <class Pointer>
+inline constexpr double bytes_of_numbers = bytes_of_storage<as_floats>;
+template <>
+inline constexpr double bytes_of_numbers<bfloat16_numbers> = bytes_of_storage<as_bfloat16>;
+template <bool Signed>
+inline constexpr double bytes_of_numbers<eight_bit_numbers<Signed>> = bytes_of_storage<as_eight_bits<Signed>>;
+
+template <class Numbers>
+double bytes_of(const mark_active<Numbers>& k, const counted_model& model) {
+  const double numbers = exists(k.numbers) ? bytes_of_numbers<Numbers> : 0.0;
+  return sent_in(k, model).coded * (numbers + (k.active == nullptr ? 0.0 : bytes_of_bit));
 }
 
 // ----------------------------------------------------------------------------------------------------- selected elements

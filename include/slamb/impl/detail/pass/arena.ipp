@@ -84,6 +84,7 @@ SLAMB_DECL std::string arena::text_of_uses() const {
 SLAMB_DECL void arena::swap(arena& other) noexcept {
   std::swap(memory_, other.memory_);
   std::swap(bytes_, other.bytes_);
+  std::swap(late_, other.late_);
   std::swap(uses_, other.uses_);
   std::swap(allocator_, other.allocator_);
 }

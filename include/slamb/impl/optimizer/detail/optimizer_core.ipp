@@ -16,9 +16,9 @@
 
 #include "slamb/impl/detail/exchange/norms.ipp"
 #include "slamb/impl/detail/exchange/summable.ipp"
+#include "slamb/impl/optimizer/detail/array_scales.ipp"
 #include "slamb/impl/optimizer/detail/dense_gradient.ipp"
 #include "slamb/impl/optimizer/detail/masters_of_model.ipp"
-#include "slamb/impl/optimizer/detail/moment_scales.ipp"
 #include "slamb/impl/optimizer/detail/node_reduction.ipp"
 #include "slamb/impl/optimizer/detail/overlap.ipp"
 #include "slamb/impl/optimizer/detail/parameter_average.ipp"
@@ -237,7 +237,6 @@ SLAMB_DECL any_view optimizer_core::whole_view() const noexcept {
                 .first_tile = memory.view(first_tile_).data(),
                 .gradient_scale = local.is_active() ? nullptr : input_scale(),
                 .skip = &record()->skip}};
-  all.scales = scales.at(memory);
   all.draws = {.seed = on_->properties().seed, .steps = &record()->taken};
   return all;
 }
