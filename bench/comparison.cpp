@@ -20,8 +20,9 @@ result time_of_parameters(benchmark::State& state, workbench& at, unsigned threa
   using pass = slamb::detail::fingerprint_of_parameters;
   const slamb::detail::layout tensors(at.of_rank(0).tensors(), 0.0);
   const auto launcher = slamb::host_backend{.threads = threads}.make_launcher(tensors.elements());
-  const slamb::detail::view_in<> view{{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()}};
-  std::vector<double> sums(tensors.tiles().size());
+  const std::vector<slamb::detail::tile> table = tensors.tile_table();
+  const slamb::detail::view_in<> view{{.segments = tensors.segments().data(), .tiles = table.data()}};
+  std::vector<double> sums(tensors.tile_count());
   double all = 0.0;
   const result r = time_of(state, at, slamb::detail::bytes_per_element<pass>(), [&] {
     launcher.launch(slamb::detail::run_pass{pass{}, view, {0, sums.size()}, sums.data()});

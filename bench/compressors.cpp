@@ -47,17 +47,18 @@ class coding {
   coding(const Quantizer& quantizer, const model& tensors, unsigned threads)
       : quantizer_(quantizer),
         tensors_(tensors.tensors(), 0.0),
+        table_(tensors_.tile_table()),
         launcher_(slamb::host_backend{.threads = threads}.make_launcher(tensors_.elements())),
         wire_(wire_tensors(tensors_), 1, slamb::detail::granularity_of(quantizer), Quantizer::bits_per_element),
         message_(wire_.message_bytes() / sizeof(float) + 1),
-        statistic_(tensors_.tiles().size()) {
+        statistic_(tensors_.tile_count()) {
     message_.fill(0.0F, 0, threads);
     for (const slamb::detail::wire_piece& piece : wire_.pieces())
       for (std::uint64_t done = 0; done < piece.count; done += slamb::detail::layout::tile_size) {
         const std::uint64_t scale = piece.scale + (wire_.scales().block == 0 ? 0 : done / wire_.scales().block);
         placed_.push_back({piece.code + done, scale, piece.owner});
       }
-    for (const slamb::detail::tile& tile : std::as_const(tensors_).tiles()) counts_.push_back(tile.count);
+    for (const slamb::detail::tile& tile : table_) counts_.push_back(tile.count);
     scales_.assign_sent(wire_);
   }
 
@@ -108,7 +109,7 @@ class coding {
   }
   slamb::detail::tile_range all_tiles() const { return {0, placed_.size()}; }
   slamb::detail::view_in<> model_view() const {
-    return {{.segments = std::as_const(tensors_).segments().data(), .tiles = tensors_.tiles().data()}};
+    return {{.segments = std::as_const(tensors_).segments().data(), .tiles = table_.data()}};
   }
   slamb::detail::wire_view view() const {
     auto* const message = reinterpret_cast<std::byte*>(message_.data());
@@ -123,6 +124,7 @@ class coding {
 
   Quantizer quantizer_;
   slamb::detail::layout tensors_;
+  std::vector<slamb::detail::tile> table_;
   launcher_type launcher_;
   slamb::detail::wire_layout wire_;
   huge_array message_;
@@ -156,17 +158,18 @@ void register_quantizer(const std::string& name, const shape_set& shapes, unsign
 result time_of_choice(benchmark::State& state, workbench& at, const slamb::top_k& compressor, unsigned threads) {
   const slamb::detail::layout tensors(at.of_rank(0).tensors(), 0.0);
   const launcher_type launcher = slamb::host_backend{.threads = threads}.make_launcher(tensors.elements());
-  const slamb::detail::view_in<> view{{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()}};
+  const std::vector<slamb::detail::tile> table = tensors.tile_table();
+  const slamb::detail::view_in<> view{{.segments = tensors.segments().data(), .tiles = table.data()}};
   std::vector<std::uint16_t> bits(tensors.state_elements() / 16);
   const result r = time_of(state, at, sizeof(float) + 1.0 / 8.0, [&] {
     std::uint32_t not_finite = 0;
     launcher.launch(slamb::detail::choose_elements{
-        gradient_to_parameter{}, compressor, view, {0, tensors.tiles().size()}, bits.data(), &not_finite});
+        gradient_to_parameter{}, compressor, view, {0, tensors.tile_count()}, bits.data(), &not_finite});
     if (not_finite != 0) throw std::runtime_error("a gradient is not finite");
   });
   std::uint64_t chosen = 0, wanted = 0;
   for (const std::uint16_t group : bits) chosen += static_cast<std::uint64_t>(std::popcount(group));
-  for (const slamb::detail::tile& tile : tensors.tiles()) wanted += compressor.chosen_of(tile.count);
+  for (const slamb::detail::tile& tile : table) wanted += compressor.chosen_of(tile.count);
   if (chosen != wanted) throw std::runtime_error("the number of chosen elements is wrong");
   return r;
 }

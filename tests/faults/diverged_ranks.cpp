@@ -1104,8 +1104,9 @@ double fingerprint_by_library(std::span<float> values) {
   const std::vector<float> gradient(values.size());
   const std::array<slamb::parameter, 1> parameters{{{values.data(), gradient.data(), values.size()}}};
   const slamb::detail::layout tensors(parameters, 0.0);
-  const slamb::detail::view_in<> view{{.segments = tensors.segments().data(), .tiles = tensors.tiles().data()}};
-  std::vector<double> sums(tensors.tiles().size());
+  const std::vector<slamb::detail::tile> table = tensors.tile_table();
+  const slamb::detail::view_in<> view{{.segments = tensors.segments().data(), .tiles = table.data()}};
+  std::vector<double> sums(tensors.tile_count());
   slamb::detail::host::thread_launcher(1, 1).launch(
       slamb::detail::run_pass{slamb::detail::fingerprint_of_parameters{}, view, {0, sums.size()}, sums.data()});
   double all = 0.0;

@@ -73,8 +73,9 @@ std::vector<std::uint64_t> placed_by(const Launcher& launcher, const slamb::deta
   return tile_offsets;
 }
 std::vector<std::uint64_t> placed_by_host(const slamb::detail::layout& tensors, const auto& selection) {
-  return placed_by(host_launcher(), {.segments = tensors.segments().data(), .tiles = tensors.tiles().data()},
-                   tensors.tiles().size(), selection);
+  const std::vector<slamb::detail::tile> table = tensors.tile_table();
+  return placed_by(host_launcher(), {.segments = tensors.segments().data(), .tiles = table.data()},
+                   tensors.tile_count(), selection);
 }
 
 void check_places(const std::vector<std::uint64_t>& places, const std::vector<std::uint64_t>& expected) {
@@ -223,7 +224,7 @@ TEST_CASE("place_tiles: counts and places equal the host's") {
         CAPTURE(number++);
         const std::vector<std::uint64_t> expected = placed_by_host(m.tensors(), selection);
         for_every_launch([&](const emulated& launcher) {
-          check_places(placed_by(launcher, m.view(), m.tensors().tiles().size(), selection), expected);
+          check_places(placed_by(launcher, m.view(), m.tensors().tile_count(), selection), expected);
         });
       });
     }
@@ -278,7 +279,7 @@ TEST_CASE("run_packed: the sums of the payload are added as on the host") {
         m.tensors(), 6, [&](const auto& selection) { places.push_back(placed_by_host(m.tensors(), selection)); });
     for (const std::vector<std::uint64_t>& tile_offsets : places) {
       const guarded_payload<std::uint8_t> payload(tile_offsets, m.tensors(), spec_of(alignment), true, true);
-      const std::size_t tiles = m.tensors().tiles().size();
+      const std::size_t tiles = m.tensors().tile_count();
       std::vector<double> before = poisoned_doubles(tiles * 4 + 1);
       for (std::size_t i = 4; i < tiles * 4; ++i) before[i] = static_cast<double>(i % 13);
       const auto sums_of = [&](const auto& launcher) {
@@ -413,9 +414,10 @@ TEST_CASE("run_selected: a tensor of more than 2^32 elements") {
   }
   const slamb::parameter tensor{.data = parameter.data(), .gradient = gradient.data(), .size = size};
   const slamb::detail::layout tensors({&tensor, 1}, 0.01);
+  const std::vector<slamb::detail::tile> table = tensors.tile_table();
   // A view of only the last two tiles.
   const slamb::detail::state_view<slamb::detail::view_in<>, arrays<array::momentum, array::variance>> view{
-      {{.segments = tensors.segments().data(), .tiles = tensors.tiles().data() + (tensors.tiles().size() - 2)}},
+      {{.segments = tensors.segments().data(), .tiles = table.data() + (table.size() - 2)}},
       {momentum.data()},
       {variance.data()}};
   constexpr std::uint64_t seen = 8192 + 5;

@@ -72,7 +72,7 @@ std::vector<double> made_up_results(std::size_t tiles) {
 
 void expect_segments_as_host(const slamb::detail::layout& tensors, std::size_t first, std::size_t last) {
   const std::size_t count = tensors.segments().size();
-  const std::vector<double> of_tiles = made_up_results(tensors.tiles().size());
+  const std::vector<double> of_tiles = made_up_results(tensors.tile_count());
   const auto finished_by = [&](const auto& launcher, std::uint32_t skip) {
     std::vector<double> finished = poisoned_doubles(count * 3);
     std::vector<int> calls(count, 0);
@@ -157,7 +157,7 @@ TEST_CASE_TEMPLATE("segments: squares of floats and of bfloat16, without the gap
   std::vector<T> values(tensors.state_elements(), from_float(std::numeric_limits<float>::quiet_NaN()));
   std::vector<double> expected;
   test_support::random_source source(7);
-  for (const slamb::detail::tile& t : tensors.tiles()) {
+  for (const slamb::detail::tile& t : tensors.tile_table()) {
     double squares = 0.0;
     for (std::uint32_t i = 0; i < t.count; ++i) {
       const float x = static_cast<float>(source.below(2048)) / 256.0F - 4.0F;

@@ -126,17 +126,18 @@ class guarded_model {
     }
     tensors_ = slamb::detail::layout(parameters, 0.01);
     if (spec.cut != 0) cut_tiles();
+    tiles_ = tensors_.tile_table();
     const std::uint64_t state = tensors_.state_elements();
     view_.segments = tensors_.segments().data();
-    view_.tiles = tensors_.tiles().data();
+    view_.tiles = tiles_.data();
     view_.momentum = take_state(state, stream::momentum, 0.1);
     view_.variance = take_state(state, stream::variance, 0.01);
     view_.fresh_variance = take_state(state, stream::fresh_variance, 0.01);
     view_.accumulated_update = take_state(state, stream::accumulated_update, 0.1);
     view_.anchor = take_state(state, stream::anchor, 0.3);
     view_.residual = take_state(state, stream::residual, 1.0);
-    if (!tensors_.tiles().empty()) {
-      view_.exchanged_first = tensors_.first_element(tensors_.tiles()[spec.exchanged_tile]);
+    if (!tiles_.empty()) {
+      view_.exchanged_first = tensors_.first_element(tiles_[spec.exchanged_tile]);
       exchanged_ = take(tensors_.elements() - view_.exchanged_first, stream::exchanged, 1.0);
     }
     view_.exchanged = exchanged_;
@@ -147,7 +148,7 @@ class guarded_model {
 
   const full_view& view() const { return view_; }
   const slamb::detail::layout& tensors() const { return tensors_; }
-  slamb::detail::tile_range tiles() const { return {spec_.exchanged_tile, tensors_.tiles().size()}; }
+  slamb::detail::tile_range tiles() const { return {spec_.exchanged_tile, tensors_.tile_count()}; }
   /// [size] of a tensor.
   float* gradient(std::size_t tensor) { return gradients_[tensor]; }
   bool operator==(const guarded_model& other) const { return memory_ == other.memory_; }
@@ -155,7 +156,7 @@ class guarded_model {
   /// Counts elements of a written stream that are still poison. For the exchange buffer, it counts from the buffer's start.
   std::size_t unwritten(unsigned stream) const {
     std::size_t count = 0;
-    for (const slamb::detail::tile& t : tensors_.tiles().subspan(spec_.exchanged_tile)) {
+    for (const slamb::detail::tile& t : std::span(tiles_).subspan(spec_.exchanged_tile)) {
       const slamb::detail::segment& s = tensors_.segments()[t.segment];
       const float* const from = first_of(stream, s, t);
       for (std::uint32_t i = 0; i < t.count; ++i) count += is_poison(from[i]) ? 1 : 0;
@@ -230,6 +231,7 @@ class guarded_model {
   guarded_memory memory_;
   model_spec spec_;
   slamb::detail::layout tensors_;
+  std::vector<slamb::detail::tile> tiles_;
   full_view view_{};
   float* exchanged_ = nullptr;
   std::vector<float*> gradients_;

@@ -142,6 +142,7 @@ class quantized_memory {
   }
 
   slamb::detail::layout tensors;
+  std::vector<slamb::detail::tile> table;
   guarded_arrays memory;
   slamb::detail::state_view<
       slamb::detail::view_in<>,
@@ -224,7 +225,8 @@ class quantized_memory {
 
   void make_state() {
     view.segments = std::as_const(tensors).segments().data();
-    view.tiles = tensors.tiles().data();
+    table = tensors.tile_table();
+    view.tiles = table.data();
     view.momentum = state("momentum", false);
     view.variance = state("variance", true);
     view.fresh_variance = state("fresh variance", true);

@@ -108,9 +108,7 @@ class layout {
   std::span<segment> segments() noexcept { return segments_; }
   std::span<const tile_cut> cuts() const noexcept { return cuts_; }
   std::size_t tile_count() const noexcept { return first_tile_.back(); }
-  /// The table of all tiles, 16 bytes each. The first call makes it.
-  std::span<const tile> tiles() const;
-  /// Makes the table, and does not keep it.
+  /// The table of all tiles, 16 bytes each.
   std::vector<tile> tile_table() const;
 
   std::uint64_t elements() const noexcept { return elements_; }              ///< d, of all tensors
@@ -203,7 +201,6 @@ class layout {
   std::vector<memory_span> written_;  // the user's memory that steps write, in the order of its addresses
   std::vector<tile_cut> cuts_;
   std::vector<std::size_t> first_tile_{0};
-  mutable std::vector<tile> tiles_;  // of `tiles()`
   std::uint64_t elements_ = 0;
   std::uint64_t state_elements_ = 0;
   std::uint32_t groups_ = 1;

@@ -186,7 +186,6 @@ SLAMB_DECL layout::layout(std::span<const parameter> parameters, double weight_d
 }
 
 SLAMB_DECL void layout::count_tiles() {
-  tiles_.clear();
   first_tile_.assign(segments_.size() + 1, 0);
   for (const tile_cut& c : cuts_) first_tile_[c.segment + 1] += tiles_in(c.count);
   for (std::size_t i = 0; i < segments_.size(); ++i) first_tile_[i + 1] += first_tile_[i];
@@ -200,11 +199,6 @@ SLAMB_DECL std::vector<tile> layout::tile_table() const {
       all.push_back(
           {c.first + done, c.segment, static_cast<std::uint32_t>(std::min<std::uint64_t>(tile_size, c.count - done))});
   return all;
-}
-
-SLAMB_DECL std::span<const tile> layout::tiles() const {
-  if (tiles_.empty()) tiles_ = tile_table();
-  return tiles_;
 }
 
 SLAMB_DECL std::uint64_t layout::elements_of(tile_range tiles) const {
