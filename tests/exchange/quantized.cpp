@@ -23,6 +23,7 @@
 #include "slamb/error_feedback/residual.hpp"
 #include "slamb/error_feedback/two_sided.hpp"
 #include "support/archetype_quantizers.hpp"
+#include "support/exchange_combinations.hpp"
 #include "support/exchange_properties.hpp"
 
 namespace exchange_quantized_tests {
@@ -33,275 +34,30 @@ using slamb::bfloat16;
 using slamb::no_error_feedback;
 using slamb::residual;
 using slamb::segment_scale;
+using slamb::sign;
 using slamb::two_sided;
-
-// ---------------------------------------------------------------------------------------- quantizers and feedbacks
-
-struct quantizer_settings {
-  bool per_tensor = false;
-  std::uint32_t block = 128;
-  bool zero_aware = false;
-  std::uint64_t seed = 1;
-  bool by_default = false;  ///< true: all settings are the quantizer's defaults
-};
-
-template <class Quantizer>
-Quantizer quantizer_of(const quantizer_settings& s) {
-  Quantizer q;
-  if (s.by_default) return q;
-  if constexpr (requires { q.scales; })
-    q.scales = s.per_tensor ? slamb::scale_sharing::per_tensor : slamb::scale_sharing::fused;
-  if constexpr (requires { q.block; }) q.block = s.block;
-  if constexpr (requires { q.zero_aware; }) q.zero_aware = s.zero_aware;
-  if constexpr (requires { q.seed; }) q.seed = s.seed;
-  return q;
-}
-
-/// A quantizer with an error feedback.
-struct combination {
-  exchange_scheme (*scheme)(const quantizer_settings&);
-  std::unique_ptr<any_exchange> (*make)(const quantizer_settings&, bool on_single_rank);
-
-  exchange_history run(const exchange_setup& setup, const quantizer_settings& s) const {
-    return run_exchanges(setup, [&] { return make(s, setup.on_single_rank); });
-  }
-  observation observed(const exchange_setup& setup, const quantizer_settings& s) const {
-    return {setup, scheme(s), run(setup, s)};
-  }
-};
-
-template <class Quantizer, class ErrorFeedback>
-std::unique_ptr<any_exchange> make_exchange(const quantizer_settings& s, bool on_single_rank) {
-  return std::make_unique<exchange_of<Quantizer, ErrorFeedback>>(quantizer_of<Quantizer>(s), on_single_rank);
-}
-
-template <class Quantizer>
-struct meaning;  // its name and model
-
-template <class Quantizer, class ErrorFeedback>
-exchange_scheme scheme_of(const quantizer_settings& s) {
-  using meant = meaning<Quantizer>;
-  exchange_scheme made{.name = std::string(meant::name), .model = &meant::model, .scale = Quantizer::scale};
-  if constexpr (requires(Quantizer q) { q.scales; })
-    made.sharing = s.per_tensor ? shared_scales::per_tensor : shared_scales::fused;
-  if constexpr (requires(Quantizer q) { q.block; }) {
-    made.sharing = shared_scales::blocks;
-    made.block = s.block;
-  }
-  if constexpr (std::is_same_v<Quantizer, archetype_octal>) made.scale_bytes = 1;
-  if constexpr (requires(Quantizer q) { q.zero_aware; }) made.zero_aware = s.zero_aware;
-  made.keeps_worker_error = ErrorFeedback::worker_state;
-  made.keeps_server_error = ErrorFeedback::server_state;
-  if constexpr (requires { typename ErrorFeedback::storage_type; })
-    made.errors_are_narrow = std::is_same_v<typename ErrorFeedback::storage_type, bfloat16>;
-  made.name += made.keeps_server_error ? ", two_sided" : made.keeps_worker_error ? ", residual" : ", no errors";
-  made.name += made.errors_are_narrow ? " as bfloat16" : "";
-  return made;
-}
-
-template <class Quantizer, class... ErrorFeedbacks>
-void append(std::vector<combination>& all) {
-  (all.push_back({&scheme_of<Quantizer, ErrorFeedbacks>, &make_exchange<Quantizer, ErrorFeedbacks>}), ...);
-}
-
-using sign = slamb::sign;
-using l1_sign = slamb::basic_sign<segment_scale::l1>;
-
-#define SLAMB_MEANING(quantizer, its_model)         \
-  template <>                                       \
-  struct meaning<quantizer> {                       \
-    static constexpr const char* name = #quantizer; \
-    static constexpr const auto& model = its_model; \
-  };
-SLAMB_MEANING(sign, code_models::sign)
-SLAMB_MEANING(l1_sign, code_models::sign)
-SLAMB_MEANING(slamb::four_levels, code_models::four_levels)
-SLAMB_MEANING(slamb::int8, code_models::integer<8>)
-SLAMB_MEANING(slamb::int4, code_models::integer<4>)
-SLAMB_MEANING(slamb::natural, code_models::natural)
-SLAMB_MEANING(slamb::bf16, code_models::bf16)
-SLAMB_MEANING(slamb::fp16, code_models::fp16)
-SLAMB_MEANING(archetype_ternary, code_models::archetype_ternary)
-SLAMB_MEANING(archetype_levels, code_models::archetype_levels)
-SLAMB_MEANING(archetype_blocks, code_models::archetype_blocks)
-SLAMB_MEANING(archetype_octal, code_models::archetype_octal)
-SLAMB_MEANING(archetype_floats, code_models::archetype_floats)
-#undef SLAMB_MEANING
 
 /// Each quantizer with some of the feedbacks, and each feedback with all kinds of quantizers.
 const std::vector<combination>& combinations() {
   static const std::vector<combination> all = [] {
     std::vector<combination> made;
-    append<sign, no_error_feedback, residual<bfloat16>, two_sided<>, two_sided<bfloat16>>(made);
-    append<l1_sign, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
-    append<slamb::four_levels, residual<>, two_sided<bfloat16>>(made);
-    append<slamb::int8, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
-    append<slamb::int4, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
-    append<slamb::natural, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
-    append<slamb::bf16, no_error_feedback, residual<>, two_sided<>>(made);
-    append<slamb::fp16, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
-    append<archetype_ternary, no_error_feedback, residual<>, two_sided<bfloat16>>(made);
-    append<archetype_levels, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
-    append<archetype_blocks, no_error_feedback, residual<>, two_sided<>>(made);
-    append<archetype_octal, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
-    append<archetype_floats, no_error_feedback, two_sided<>>(made);
+    append<eager_backend, sign, no_error_feedback, residual<bfloat16>, two_sided<>, two_sided<bfloat16>>(made);
+    append<eager_backend, l1_sign, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
+    append<eager_backend, slamb::four_levels, residual<>, two_sided<bfloat16>>(made);
+    append<eager_backend, slamb::int8, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
+    append<eager_backend, slamb::int4, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
+    append<eager_backend, slamb::natural, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
+    append<eager_backend, slamb::bf16, no_error_feedback, residual<>, two_sided<>>(made);
+    append<eager_backend, slamb::fp16, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
+    append<eager_backend, archetype_ternary, no_error_feedback, residual<>, two_sided<bfloat16>>(made);
+    append<eager_backend, archetype_levels, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
+    append<eager_backend, archetype_blocks, no_error_feedback, residual<>, two_sided<>>(made);
+    append<eager_backend, archetype_octal, no_error_feedback, residual<bfloat16>, two_sided<>>(made);
+    append<eager_backend, archetype_floats, no_error_feedback, two_sided<>>(made);
     return made;
   }();
   return all;
 }
-
-template <class Quantizer, class ErrorFeedback>
-observation observed(const exchange_setup& setup, const quantizer_settings& s = {}) {
-  return combination{&scheme_of<Quantizer, ErrorFeedback>, &make_exchange<Quantizer, ErrorFeedback>}.observed(setup, s);
-}
-
-// ------------------------------------------------------------------------------------------------- random setups
-
-/// A pool of numbers of several kinds, generated once.
-class number_pool {
- public:
-  enum kind { bell, heavy_tails, sparse, wide, constant, zero, kinds };
-
-  number_pool() {
-    random_source source(0x9001);
-    for (std::vector<float>& numbers : all_) numbers.resize(size);
-    for (std::size_t i = 0; i < size; ++i) {
-      const double x = source.bell();
-      const double side = source.below(2) == 0 ? -1.0 : 1.0;
-      all_[bell][i] = static_cast<float>(x);
-      all_[heavy_tails][i] = static_cast<float>(x * x * x);
-      all_[sparse][i] = source.below(8) == 0 ? static_cast<float>(x) : static_cast<float>(0.0 * side);
-      all_[wide][i] = static_cast<float>(x * std::exp2(60.0 * source.uniform() - 40.0));
-      all_[constant][i] = static_cast<float>(side);
-    }
-  }
-
-  /// [n] from index `offset` on, times `scale`.
-  std::vector<float> numbers(kind of, std::uint64_t offset, std::size_t n, float scale) const {
-    std::vector<float> some(n);
-    for (std::size_t i = 0; i < n; ++i) some[i] = all_[of][(offset + i) % size] * scale;
-    return some;
-  }
-
- private:
-  static constexpr std::size_t size = 1U << 15U;
-  std::array<std::vector<float>, kinds> all_;
-};
-
-/// A setup, and the rows that its tensors point to.
-struct random_setup {
-  exchange_setup exchanged;
-  std::vector<std::vector<std::uint8_t>> rows;
-  std::size_t refused = 0;  // the exchange with a number that is not finite, if there are elements
-
-  random_setup() = default;
-  random_setup(const random_setup&) = delete;
-  random_setup& operator=(const random_setup&) = delete;
-};
-
-std::size_t random_size(random_source& source) {
-  constexpr std::array<std::size_t, 16> small{0, 0, 1, 2, 15, 16, 17, 31, 127, 128, 129, 130, 255, 384, 1000, 1025};
-  switch (source.below(36)) {
-    case 0:
-      return 8192;
-    case 1:
-      return 8193;
-    case 2:
-      return source.below(20001);
-    default:
-      return small[source.below(small.size())];
-  }
-}
-
-/// [rows] of 0 and 1; their number divides `size`.
-std::vector<std::uint8_t> random_rows(random_source& source, std::size_t size) {
-  std::vector<std::size_t> counts{1, size};
-  for (std::size_t count = 2; count < 200; ++count)
-    if (size % count == 0) counts.push_back(count);
-  std::vector<std::uint8_t> rows(counts[source.below(counts.size())]);
-  const std::uint64_t ones = source.below(5);  // in fourths
-  for (std::uint8_t& row : rows) row = source.below(4) < ones ? 1 : 0;
-  return rows;
-}
-
-void fill_tensors(random_setup& made, random_source& source) {
-  made.exchanged.tensors.resize(source.below(7));
-  made.rows.resize(made.exchanged.tensors.size());
-  const bool has_masks = source.below(3) == 0;
-  const std::uint64_t whole_one_in = source.below(3) == 0 ? 2 : 12;
-  for (std::size_t l = 0; l < made.rows.size(); ++l) {
-    tensor_spec& tensor = made.exchanged.tensors[l];
-    tensor.size = random_size(source);
-    tensor.options.compress = source.below(whole_one_in) != 0;
-    tensor.options.group = static_cast<int>(source.below(3));
-    if (has_masks && tensor.size > 0 && source.below(2) == 0) made.rows[l] = random_rows(source, tensor.size);
-    tensor.options.rows = made.rows[l];
-  }
-}
-
-void fill_gradients(random_setup& made, random_source& source, std::size_t exchanges) {
-  static const number_pool pool;
-  const std::size_t n = total_size(made.exchanged.tensors);
-  constexpr std::array scales{1e-12F, 1e-3F, 1.0F, 300.0F};
-  const float scale = scales[source.below(scales.size())];
-  const auto kind = static_cast<number_pool::kind>(source.below(number_pool::kinds));
-  const bool same_on_ranks = source.below(6) == 0;
-  for (std::size_t t = 0; t < exchanges; ++t) {
-    const std::uint64_t offset = source.below(1U << 20U);
-    auto& of_ranks = made.exchanged.gradients.emplace_back();
-    for (int rank = 0; rank < made.exchanged.world; ++rank) {
-      const std::uint64_t own = same_on_ranks ? 0 : source.below(1U << 15U);
-      const auto its_kind = source.below(8) == 0 ? number_pool::zero : kind;
-      of_ranks.push_back(pool.numbers(its_kind, offset + own, n, scale));
-    }
-  }
-}
-
-constexpr std::array not_finite{std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
-                                -std::numeric_limits<float>::infinity(), 1e30F};
-
-/// Fills setup number `index`. A `world` of 0 means a single rank that does not encode.
-void fill(random_setup& made, std::uint64_t index, int world) {
-  random_source source(0xE8, index);
-  made.exchanged.world = std::max(1, world);
-  made.exchanged.on_single_rank = world != 0;
-  fill_tensors(made, source);
-  constexpr std::size_t exchanges = 4;
-  fill_gradients(made, source, exchanges);
-  const std::size_t n = total_size(made.exchanged.tensors);
-  made.exchanged.variance.assign(n, 1.0F);
-  for (float& v : made.exchanged.variance) v = source.below(3) == 0 ? 0.0F : 1e-3F;
-  made.refused = source.below(exchanges);
-  if (n == 0) return;
-  auto& spoiled =
-      made.exchanged.gradients[made.refused][source.below(static_cast<std::uint64_t>(made.exchanged.world))];
-  spoiled[source.below(n)] = not_finite[source.below(not_finite.size())];
-}
-
-quantizer_settings random_settings(std::uint64_t index) {
-  random_source source(0xE9, index);
-  return {.per_tensor = source.below(2) == 0,
-          .block = 16U << source.below(7),
-          .zero_aware = source.below(3) == 0,
-          .seed = source.next()};
-}
-
-/// Two compressed tensors and one that is not. One of the compressed ones has rows of 16, and the third row takes no part.
-struct small_setup {
-  std::vector<std::uint8_t> rows = std::vector<std::uint8_t>(25, 1);
-  exchange_setup exchanged;
-
-  explicit small_setup(int world, std::size_t exchanges = 3) {
-    rows[2] = 0;
-    exchanged = {.tensors = {{300}, {129}, {400}}, .world = world, .on_single_rank = true};
-    exchanged.tensors[1].options.compress = false;
-    exchanged.tensors[2].options.rows = rows;
-    for (std::size_t t = 0; t < exchanges; ++t)
-      exchanged.gradients.push_back(random_gradients(3, t, world, total_size(exchanged.tensors)));
-  }
-  small_setup(const small_setup&) = delete;
-  small_setup& operator=(const small_setup&) = delete;
-};
 
 /// ±2½ times the root mean square: the compression error is larger than the signal.
 struct loud_sign : sign {
@@ -331,7 +87,7 @@ double norm_of(const std::vector<float>& values) {
 }
 
 /// @param make  makes an exchange with errors on both sides
-error_sizes errors_of_many_exchanges(std::unique_ptr<any_exchange> (*make)(const quantizer_settings&, bool)) {
+error_sizes errors_of_many_exchanges(std::unique_ptr<any_exchange<>> (*make)(const quantizer_settings&, bool)) {
   exchange_setup setup{.tensors = {{1000}, {4096}, {300}}, .world = 4};
   const std::size_t n = total_size(setup.tensors);
   constexpr std::uint64_t exchanges = 30;
@@ -346,7 +102,7 @@ error_sizes errors_of_many_exchanges(std::unique_ptr<any_exchange> (*make)(const
     }
   }
   error_sizes sizes;
-  for (const auto& of_ranks : run_exchanges(setup, [&] { return make({.by_default = true}, false); })) {
+  for (const auto& of_ranks : run_exchanges<eager_backend>(setup, [&] { return make({.by_default = true}, false); })) {
     double server_squares = 0.0;
     for (const exchange_record& r : of_ranks) {
       const double server = norm_of(r.server_error);
@@ -412,50 +168,19 @@ class correlation {
   double sum_ = 0.0, count_ = 0.0;
 };
 
-/// Every combination with a single rank that does not encode, and with 1 … 8 ranks that do, in one of four rounds.
-void check_random_combinations(std::uint64_t round) {
-  constexpr int worlds = 9;
-  const auto& all = combinations();
-  REQUIRE(worlds * all.size() >= 250);
-  std::uint64_t index = round * worlds * all.size();
-  for (int world = 0; world < worlds; ++world)
-    for (const combination& c : all) {
-      random_setup made;
-      fill(made, ++index, world);
-      const quantizer_settings settings = random_settings(index);
-      made.exchanged.threads = 1 + static_cast<unsigned>(index % 2);
-      const observation o = c.observed(made.exchanged, settings);
-      CAPTURE(index);
-      CAPTURE(o.scheme.name);
-      CHECK(fault_of_equations(o) == "");
-      CHECK(fault_of_conservation(o) == "");
-      CHECK(fault_of_agreement(o) == "");
-      CHECK(fault_of_traffic(o) == "");
-      CHECK(fault_of_masks(o) == "");
-      CHECK(fault_of_writes(o) == "");
-      CHECK(fault_of_measurement(o) == "");
-      for (std::size_t t = 0; t < o.history.size(); ++t)
-        CHECK(o.is_done(t) == (t != made.refused || o.elements() == 0));
-      if (round % 2 == 0) {
-        made.exchanged.threads = 3 - made.exchanged.threads;
-        CHECK(difference_of(c.run(made.exchanged, settings), o.history) == "");
-      }
-    }
-}
-
 }  // namespace
 
 TEST_CASE("quantized_exchange: random combinations of quantizers, feedbacks, ranks and tensors, first round") {
-  check_random_combinations(0);
+  check_random_combinations(combinations(), 0);
 }
 TEST_CASE("quantized_exchange: random combinations of quantizers, feedbacks, ranks and tensors, second round") {
-  check_random_combinations(1);
+  check_random_combinations(combinations(), 1);
 }
 TEST_CASE("quantized_exchange: random combinations of quantizers, feedbacks, ranks and tensors, third round") {
-  check_random_combinations(2);
+  check_random_combinations(combinations(), 2);
 }
 TEST_CASE("quantized_exchange: random combinations of quantizers, feedbacks, ranks and tensors, fourth round") {
-  check_random_combinations(3);
+  check_random_combinations(combinations(), 3);
 }
 
 TEST_CASE("quantized_exchange: a view without a buffer has null pointers, not offsets from null") {
@@ -613,23 +338,15 @@ TEST_CASE("quantized_exchange: errors stay bounded over many exchanges") {
 }
 
 TEST_CASE("quantized_exchange: a value that is not finite stops all ranks and keeps all errors, at any position") {
-  for (const int world : {1, 3})
-    for (int rank = 0; rank < world; ++rank)
-      for (const float bad : not_finite)
-        for (const std::size_t j : {0U, 299U, 310U, 461U, 828U}) {  // 310 is not compressed, 461 takes no part
-          small_setup made(world, 4);
-          made.exchanged.gradients[2][static_cast<std::size_t>(rank)][j] = bad;
-          const observation o = observed<sign, two_sided<>>(made.exchanged);
-          CAPTURE(world);
-          CAPTURE(rank);
-          CAPTURE(bad);
-          CAPTURE(j);
-          for (std::size_t t = 0; t < 4; ++t) CHECK(o.is_done(t) == (t != 2));
-          CHECK(fault_of_writes(o) == "");
-          CHECK(fault_of_agreement(o) == "");
-          CHECK(fault_of_equations(o) == "");
-          CHECK(fault_of_traffic(o) == "");
-        }
+  check_values_that_are_not_finite<eager_backend>();
+}
+
+TEST_CASE("quantized_exchange: any of sixty-four ranks stops all of them") {
+  check_flags_of_many_ranks<eager_backend>();
+}
+
+TEST_CASE("quantized_exchange: an error that would overflow in bfloat16 stops the exchange") {
+  check_errors_that_overflow<eager_backend>();
 }
 
 TEST_CASE("quantized_exchange: after its errors are cleared, an exchange equals the first") {
@@ -637,7 +354,7 @@ TEST_CASE("quantized_exchange: after its errors are cleared, an exchange equals 
   std::array<std::vector<float>, 4> results;  // two each, before and after
   slamb::run_ranks(3, [&](slamb::thread_communicator communicator) {
     const auto number = static_cast<std::size_t>(communicator.rank());
-    exchanging_rank rank(made.exchanged, make_exchange<sign, two_sided<>>({}, true), std::move(communicator));
+    exchanging_rank<> rank(made.exchanged, make_exchange<sign, two_sided<>>({}, true), std::move(communicator));
     for (std::size_t i = 0; i < results.size(); ++i) {
       if (i == 2) rank.clear_errors();
       const exchange_record now = rank.exchange(made.exchanged.gradients[i % 2][number]);
@@ -659,7 +376,7 @@ TEST_CASE("quantized_exchange: elements that are no longer active have no error"
   const quantizer_settings settings{.zero_aware = true};
   slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
     const auto number = static_cast<std::size_t>(communicator.rank());
-    exchanging_rank rank(made.exchanged, make_exchange<sign, two_sided<>>(settings, true), std::move(communicator));
+    exchanging_rank<> rank(made.exchanged, make_exchange<sign, two_sided<>>(settings, true), std::move(communicator));
     for (std::size_t t = 0; t < history.size(); ++t) {
       if (t > 0) rank.change_variance(variances[t % 2]);
       history[t][number] = rank.exchange(made.exchanged.gradients[t][number]);
@@ -697,7 +414,7 @@ TEST_CASE("quantized_exchange: as many collectives for 398 tensors as for one") 
 TEST_CASE("quantized_exchange: the rig finds a byte that is written outside") {
   slamb::run_ranks(1, [](slamb::thread_communicator communicator) {
     small_setup made(1);
-    exchanging_rank rank(made.exchanged, make_exchange<sign, two_sided<>>({}, true), std::move(communicator));
+    exchanging_rank<> rank(made.exchanged, make_exchange<sign, two_sided<>>({}, true), std::move(communicator));
     CHECK(rank.is_intact());
     std::vector<std::byte*> guarded{rank.raw_buffer().data() - 1, rank.raw_buffer().data() + rank.raw_buffer().size(),
                                     rank.raw_memory().data() - 1, rank.raw_memory().data() + rank.raw_memory().size()};

@@ -7,25 +7,45 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "slamb/compressor/sign.hpp"
 #include "slamb/compressor/top_k.hpp"
 #include "slamb/core/concepts.hpp"
-#include "support/cuda_quantized.hpp"
-#include "support/cuda_quantized_passes.hpp"
+#include "slamb/detail/pass/pass.hpp"
+#include "support/cuda_model.hpp"
 #include "support/launchers.hpp"
 
 namespace kernel_choose_tests {
 namespace {
 
 using namespace test_support;
-using slamb::detail::no_storage;
 
-// A model in memory from which a selection is chosen. With one rank, no chunk cuts the layout's tiles.
-using model = quantized_rank<slamb::sign, no_storage, no_storage>;
+/// The signal is g + m.
+struct sum_of_both : slamb::detail::pass_without_constants {
+  using signal_reads = slamb::detail::arrays<slamb::detail::array::gradient, slamb::detail::array::momentum>;
+  using reads = slamb::detail::arrays<>;
+  using writes = slamb::detail::arrays<>;
+  static constexpr int sums = 0;
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT auto signal(const Element& e, no_constants /*constants*/, Sums& sums) const {
+    sums.check_finite(e.gradient);
+    return e.gradient + e.momentum;
+  }
+};
+
+/// A model from which elements are chosen.
+struct model : guarded_model {
+  explicit model(const model_spec& spec)
+      : guarded_model(spec), bits(tensors().state_elements() / 16), view(guarded_model::view()) {}
+
+  slamb::detail::tile_range all_tiles() const { return {0, tensors().tile_count()}; }
+  bool operator==(const model& other) const { return guarded_model::operator==(other) && bits == other.bits; }
+
+  std::vector<std::uint16_t> bits;
+  full_view view;
+};
 
 /// Chooses every second element; or the first ones, if the first value is positive. No shipped sparsifier does this.
 struct archetype_data_dependent_sparsifier {
@@ -60,57 +80,53 @@ struct evens_in_block {
 };
 static_assert(slamb::data_dependent_sparsifier<evens_in_block<false>>);
 
-std::uint16_t* bits_in(model& m) {
-  const std::uint64_t groups = m.tensors.state_elements() / 16;
-  auto* const bits = m.memory.take<std::uint16_t>("choice", groups);
-  std::fill_n(bits, groups, std::uint16_t{0});
-  return bits;
-}
-
-/// The difference between the host's choice and the device's; empty if there is none.
+/// True if the host and the device choose the same.
 template <class Compressor, class Change>
-std::string difference_of_choice(const quantized_setup& setup, const Compressor& compressor, const Change& change,
-                                 bool is_finite, const emulated& on = emulated_on()) {
-  model host(setup, {}), device(setup, {});
+bool choose_the_same(const model_spec& spec, const Compressor& compressor, const Change& change, bool is_finite,
+                     const emulated& on = emulated_on()) {
+  model host(spec), device(spec);
   const auto choose = [&](const auto& launcher, model& m) {
     change(m);
     std::uint32_t not_finite = 0;
-    launcher.launch(slamb::detail::choose_elements{sum_the_mean::type{}, compressor, m.view, m.all_tiles(), bits_in(m),
-                                                   &not_finite});
+    launcher.launch(
+        slamb::detail::choose_elements{sum_of_both{}, compressor, m.view, m.all_tiles(), m.bits.data(), &not_finite});
     REQUIRE(not_finite == (is_finite ? 0 : 1));
   };
   choose(host_launcher(), host);
   choose(on, device);
-  return device.difference(host);
+  return device == host;
 }
 
 template <class Compressor, class Change>
-void compare_choice(const quantized_setup& setup, const Compressor& compressor, const Change& change, bool is_finite,
+void compare_choice(const model_spec& spec, const Compressor& compressor, const Change& change, bool is_finite,
                     const emulated& on = emulated_on()) {
-  REQUIRE(difference_of_choice(setup, compressor, change, is_finite, on) == "");
+  REQUIRE(choose_the_same(spec, compressor, change, is_finite, on));
 }
 
 const auto unchanged = [](model&) {};
 
-quantized_setup some_tensors() {
-  quantized_setup setup;
-  for (std::size_t n = 0; n < 40; ++n) setup.tensors.push_back({n, n % 6 != 5});
-  for (const std::size_t n : {8192U, 8193U, 16400U, 1000U}) setup.tensors.push_back({n});
-  return setup;
+model_spec some_tensors() {
+  model_spec spec;
+  for (std::size_t n = 0; n < 40; ++n) {
+    if (n % 6 == 5) spec.dense.push_back(n);
+    spec.sizes.push_back(n);
+  }
+  for (const std::size_t n : {8192U, 8193U, 16400U, 1000U}) spec.sizes.push_back(n);
+  return spec;
 }
 
 }  // namespace
 
 TEST_CASE("choose_elements: chooses the largest elements of each tile, the first of equal ones") {
-  quantized_setup setup = some_tensors();
+  model_spec spec = some_tensors();
   for (const double k : {1e-9, 0.01, 0.07, 0.5, 0.999, 1.0})
-    for (setup.shift = 0; setup.shift < 2; ++setup.shift) {
+    for (spec.alignment = 0; spec.alignment < 2; ++spec.alignment) {
       CAPTURE(k);
-      compare_choice(setup, slamb::top_k{k}, unchanged, true);
+      compare_choice(spec, slamb::top_k{k}, unchanged, true);
       compare_choice(
-          setup, slamb::top_k{k},
+          spec, slamb::top_k{k},
           [](model& m) {
-            for (const slamb::detail::segment& s : std::as_const(m.tensors).segments())
+            for (const slamb::detail::segment& s : m.tensors().segments())
               for (std::uint64_t i = 0; i < s.size; ++i) {
                 m.view.momentum[s.state + i] = 0.0F;  // equal magnitudes, zeros of both signs among them
                 m.gradient(static_cast<std::size_t>(&s - m.view.segments))[i] = i % 3 == 0   ? -0.0F
@@ -120,7 +136,7 @@ TEST_CASE("choose_elements: chooses the largest elements of each tile, the first
           },
           true);
       compare_choice(
-          setup, slamb::top_k{k}, [](model& m) { m.gradient(40)[77] = 1e19F; }, true);
+          spec, slamb::top_k{k}, [](model& m) { m.gradient(40)[77] = 1e19F; }, true);
     }
 }
 
@@ -130,10 +146,9 @@ TEST_CASE("choose_elements: any grid, no tensors, very many tensors, and a user-
     compare_choice(some_tensors(), archetype_data_dependent_sparsifier{}, unchanged, true, on);
     compare_choice(some_tensors(), evens_in_block<false>{}, unchanged, true, on);
   });
-  CHECK(difference_of_choice(some_tensors(), evens_in_block<true>{}, unchanged, true) != "");
+  CHECK_FALSE(choose_the_same(some_tensors(), evens_in_block<true>{}, unchanged, true));
   compare_choice({}, slamb::top_k{0.1}, unchanged, true);
-  compare_choice({.tensors = std::vector<quantized_tensor>(10000, quantized_tensor{1})}, slamb::top_k{0.1}, unchanged,
-                 true);
+  compare_choice({.sizes = std::vector<std::size_t>(10'000, 1)}, slamb::top_k{0.1}, unchanged, true);
 }
 
 TEST_CASE("choose_elements: a tile that is not finite gets no selection, and a skipped step chooses nothing") {
@@ -142,17 +157,16 @@ TEST_CASE("choose_elements: a tile that is not finite gets no selection, and a s
     for (const float bad : {infinity, -infinity, std::numeric_limits<float>::quiet_NaN(), 2e19F})
       compare_choice(
           some_tensors(), slamb::top_k{0.1}, [&](model& m) { m.gradient(42)[place] = bad; }, false);
-  model m(some_tensors(), {});
-  std::uint16_t* const bits = bits_in(m);
-  const std::vector<std::byte> before = m.memory.bytes();
+  model m(some_tensors());
+  const model before(some_tensors());
   const std::uint32_t skip = 1;
   m.view.skip = &skip;
   std::uint32_t not_finite = 0;
-  const slamb::detail::choose_elements kernel{sum_the_mean::type{}, slamb::top_k{0.1}, m.view, m.all_tiles(), bits,
-                                              &not_finite};
+  const slamb::detail::choose_elements kernel{sum_of_both{}, slamb::top_k{0.1}, m.view,
+                                              m.all_tiles(), m.bits.data(),     &not_finite};
   host_launcher().launch(kernel);
   emulated_on().launch(kernel);
-  CHECK(m.memory.bytes() == before);
+  CHECK(m == before);
 }
 
 }  // namespace kernel_choose_tests

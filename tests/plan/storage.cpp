@@ -106,6 +106,33 @@ TEST_CASE("plan: moments in fewer bits take the memory traffic of their storage"
   CHECK(eight.of("anchor") == 4.0);
 }
 
+TEST_CASE("plan: moments are stored as the Backend of an optimizer says, or as `stored_by` says for its options") {
+  using in_bits = slamb::precision::mixed<slamb::host_backend, master_copies, slamb::precision::eight_bit_moments>;
+  using in_floats = slamb::precision::mixed<>;
+  const std::vector<slamb::plan::tensor_shape> shapes{{.size = 64'000}};
+  // Elements without a variance are looked for when it is frozen: with zero_aware, v is read to mark the others.
+  const slamb::one_bit_lamb<>::options_type options{.warm_up = {.steps = 1}, .compressor = {.zero_aware = true}};
+  const auto of_type = [&]<class Backend>(Backend /*backend*/, const storage_bytes& stored) {
+    using optimizer = slamb::one_bit_lamb<slamb::self_communicator, slamb::sign, Backend>;
+    return slamb::plan::plan_traffic<optimizer>(shapes, options, {.ranks = 4, .stored = stored}).memory_bytes(3);
+  };
+  const storage_bytes bits = stored_by<in_bits>(slamb::parameter::float32, slamb::parameter::float32);
+  const double by_options = slamb::plan::plan_traffic(shapes, options, {.ranks = 4, .stored = bits}).memory_bytes(3);
+  CHECK(of_type(in_bits{}, {}) == doctest::Approx(by_options).epsilon(1e-12));
+  CHECK(of_type(in_bits{}, bits) == of_type(in_bits{}, {}));
+  CHECK(of_type(in_floats{}, bits) == of_type(in_floats{}, {}));
+  CHECK(of_type(in_floats{}, {}) > of_type(in_bits{}, {}) + 5.0);
+}
+
+TEST_CASE("plan: a plan keeps the bytes of arrays that it was given") {
+  const auto plan = [] {
+    const slamb::plan::array_bytes in_bits[] = {{"momentum", 2.0}, {"variance", 1.0}};
+    const std::vector<slamb::plan::tensor_shape> shapes{{.size = 1000}};
+    return slamb::plan::plan_traffic(shapes, slamb::adamw<>::options_type{}, {.stored = {.arrays = in_bits}});
+  }();
+  CHECK(plan.memory_bytes(1) == 32.0 - 2 * 2.0 - 2 * 3.0);
+}
+
 TEST_CASE("plan: a master copy of the caller's takes the memory traffic of the optimizer's") {
   std::vector<slamb::bfloat16> data(10), gradients(10);
   std::vector<float> master(10);

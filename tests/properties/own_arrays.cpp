@@ -45,6 +45,7 @@ struct slow : kit::state_array {
 };
 struct square : kit::state_array {
   static constexpr const char* name = "square";
+  static constexpr bool is_signed = false;
   template <class T>
   struct field {
     T square;
@@ -121,8 +122,8 @@ class own_recipe final : public kit::recipe_with_state<Backend, own_options, fas
 };
 
 using fewer_bits = precision::storage<
-    precision::stored_as<fast, precision::as_bfloat16>, precision::stored_as<slow, precision::as_eight_bits<true>>,
-    precision::stored_as<square, precision::as_eight_bits<false>>, precision::stored_as<last, precision::as_bfloat16>>;
+    precision::stored_as<fast, precision::as_bfloat16>, precision::stored_as<slow, precision::as_eight_bits>,
+    precision::stored_as<square, precision::as_eight_bits>, precision::stored_as<last, precision::as_bfloat16>>;
 template <class Storage, class Backend = host_backend>
 using backend_with = precision::mixed<Backend, precision::master_copies, Storage>;
 template <class Storage, class Backend = host_backend>

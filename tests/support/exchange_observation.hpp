@@ -27,7 +27,8 @@ struct exchange_scheme {
   bool zero_aware = false;
   bool keeps_worker_error = false;
   bool keeps_server_error = false;
-  bool errors_are_narrow = false;  // bfloat16
+  bool errors_are_narrow = false;   // bfloat16
+  bool is_finished_always = false;  // the host of a device does not know of an overflow before the exchange has ended
 };
 
 /// Reads a scale or a code from the bytes of a message, by its index.

@@ -221,7 +221,7 @@ inline std::string fault_of_traffic(const observation& o) {
       const auto is = [&r](slamb::collective kind, std::uint64_t rounds, std::uint64_t payload) {
         return r.traffic[kind].rounds == rounds && r.traffic[kind].payload_bytes == payload;
       };
-      const std::uint64_t first = o.is_active() ? 1 : 0, second = r.done ? first : 0;
+      const std::uint64_t first = o.is_active() ? 1 : 0, second = r.done || o.scheme.is_finished_always ? first : 0;
       const std::uint64_t third = o.map.dense_elements > 0 ? second : 0;
       if (r.declared_bytes != bytes) return fault_at("the layout declares other bytes", t, 0);
       if (!is(slamb::collective::all_to_all, first, first * bytes)) return fault_at("all_to_all", t, 0);

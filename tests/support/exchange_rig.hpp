@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "slamb/backend/cuda/emulated_backend.hpp"
 #include "slamb/communicator/run_ranks.hpp"
 #include "slamb/communicator/thread_communicator.hpp"
 #include "slamb/detail/exchange/quantized.hpp"
@@ -77,10 +79,21 @@ class guarded_bytes {
   aligned memory_;
 };
 
-/// The host backend in guarded memory. It uses the given number of threads even for models that are too small for them.
+/// The host backend. It uses the given number of threads even for models that are too small for them.
 struct eager_backend : slamb::host_backend {
   launcher_type make_launcher(std::uint64_t /*elements*/) const {
     return slamb::host_backend::make_launcher(std::uint64_t{1} << 40U);
+  }
+  void spread(unsigned ways) { threads = ways; }
+};
+
+/// The emulated backend, with grids and orders of threads of several kinds.
+struct emulated_grids : slamb::emulated_backend {
+  void spread(unsigned ways) {
+    using slamb::detail::cuda::thread_order;
+    constexpr std::array orders{thread_order::forwards, thread_order::backwards, thread_order::interleaved};
+    most_blocks = ways == 1 ? 1 : 3 * ways;
+    order = orders[ways % orders.size()];
   }
 };
 
@@ -119,7 +132,7 @@ struct exchange_setup {
   std::vector<float> variance{};  // [n] variance for zero-aware coding; empty: 1 everywhere
   int world = 1;
   bool on_single_rank = false;
-  unsigned threads = 1;
+  unsigned ways = 1;  // threads of the host; grids and orders of threads of the emulator
   std::vector<std::vector<std::vector<float>>> gradients{};  // [exchange][rank][n]
 };
 
@@ -160,9 +173,10 @@ std::vector<float> stored_floats(std::span<const std::byte> bytes) {
 
 /// An exchange of some quantizer and error feedback, with `keep_the_mean`. Only this part of the rig is compiled for each
 /// combination.
+template <class Backend = eager_backend>
 class any_exchange {
  public:
-  using context_type = slamb::detail::optimizer_context<eager_backend>;
+  using context_type = slamb::detail::optimizer_context<Backend>;
 
   any_exchange() = default;
   any_exchange(const any_exchange&) = delete;
@@ -171,8 +185,8 @@ class any_exchange {
 
   virtual void plan(context_type& base) = 0;
   virtual std::uint64_t buffer_bytes() const = 0;
-  virtual void start(context_type& base, const float* variance) = 0;
-  virtual void find_active(context_type& base, const float* variance) = 0;
+  virtual void start(context_type& base, float* variance) = 0;
+  virtual void find_active(context_type& base, float* variance) = 0;
   virtual void clear_errors(context_type& base) const = 0;
   /// Begins a step and sends. The exchange is measured.
   virtual void send(context_type& base, std::span<std::byte> buffer) = 0;
@@ -184,15 +198,19 @@ class any_exchange {
   virtual bool errors_are_narrow() const = 0;
 };
 
-template <class Quantizer, class ErrorFeedback>
-class exchange_of final : public any_exchange {
+template <class Quantizer, class ErrorFeedback, class Backend = eager_backend>
+class exchange_of final : public any_exchange<Backend> {
  public:
+  using typename any_exchange<Backend>::context_type;
+
   exchange_of(const Quantizer& quantizer, bool on_single_rank) : exchange_(quantizer, on_single_rank) {}
 
   void plan(context_type& base) override { exchange_.plan(base); }
   std::uint64_t buffer_bytes() const override { return exchange_.buffer_bytes(); }
-  void start(context_type& base, const float* variance) override { exchange_.start(base, variance); }
-  void find_active(context_type& base, const float* variance) override { exchange_.find_active(base, variance); }
+  void start(context_type& base, float* variance) override { exchange_.start(base, with(variance), variance_type()); }
+  void find_active(context_type& base, float* variance) override {
+    exchange_.find_active(base, with(variance), variance_type());
+  }
   void clear_errors(context_type& base) const override { exchange_.clear_errors(base); }
   void send(context_type& base, std::span<std::byte> buffer) override {
     exchange_.measure_next();
@@ -215,13 +233,20 @@ class exchange_of final : public any_exchange {
   }
 
  private:
+  using variance_type = slamb::detail::array::variance;
+  static slamb::detail::state_view<slamb::detail::view_in<>, slamb::detail::arrays<variance_type>> with(
+      float* variance) {
+    return {{}, {variance}};
+  }
+
   slamb::detail::quantized_exchange<Quantizer, ErrorFeedback, context_type> exchange_;
 };
 
 /// One rank of the exchange.
+template <class Backend = eager_backend>
 class exchanging_rank {
  public:
-  exchanging_rank(const exchange_setup& setup, std::unique_ptr<any_exchange> exchange,
+  exchanging_rank(const exchange_setup& setup, std::unique_ptr<any_exchange<Backend>> exchange,
                   slamb::thread_communicator communicator)
       : mine_(setup.tensors, std::vector<float>(total_size(setup.tensors), unwritten)),
         base_(mine_.parameters(), 0.0, 0,
@@ -247,7 +272,7 @@ class exchanging_rank {
     const slamb::traffic_counts before = base_.ranks.counts();
     base_.record()->taken = exchanges_++;  // skipped exchanges count as well
     exchange_->send(base_, buffer_->bytes());
-    now.done = !base_.is_skipped_on_host();
+    now.done = base_.record()->skip == 0;
     if (now.done) {
       const std::size_t tiles = base_.all_tiles().last;
       for (const slamb::detail::tile_range part :
@@ -293,9 +318,9 @@ class exchanging_rank {
  private:
   static constexpr std::byte mark{0x5A};
 
-  eager_backend backend(const exchange_setup& setup) {
-    eager_backend made;
-    made.threads = setup.threads;
+  Backend backend(const exchange_setup& setup) {
+    Backend made;
+    made.spread(setup.ways);
     made.memory.allocate = [this](std::size_t bytes) {
       arena_ = std::make_unique<guarded_bytes>(bytes);
       return arena_->bytes().data();
@@ -304,7 +329,7 @@ class exchanging_rank {
     return made;
   }
 
-  void plan_guard() { guards_.push_back(base_.memory.plan<std::byte>("guard", 512)); }
+  void plan_guard() { guards_.push_back(base_.memory.template plan<std::byte>("guard", 512)); }
 
   void set_variance(const std::vector<float>& variance) {
     variance_.resize(base_.tensors.state_elements());
@@ -335,21 +360,22 @@ class exchanging_rank {
   replica mine_;
   wire_log log_;
   std::unique_ptr<guarded_bytes> arena_;  // declared before the arena, so that it outlives it
-  any_exchange::context_type base_;
+  typename any_exchange<Backend>::context_type base_;
   std::vector<float> variance_;  // [state elements]
-  std::unique_ptr<any_exchange> exchange_;
+  std::unique_ptr<any_exchange<Backend>> exchange_;
   std::vector<slamb::detail::region<std::byte>> guards_;
   std::unique_ptr<guarded_bytes> buffer_;
   std::uint64_t exchanges_ = 0;
 };
 
 /// Runs all exchanges of a setup in order, on all ranks; make() constructs the exchange of each rank.
-inline exchange_history run_exchanges(const exchange_setup& setup,
-                                      const std::function<std::unique_ptr<any_exchange>()>& make) {
+template <class Backend>
+exchange_history run_exchanges(const exchange_setup& setup,
+                               const std::function<std::unique_ptr<any_exchange<Backend>>()>& make) {
   exchange_history history(setup.gradients.size(), std::vector<exchange_record>(static_cast<std::size_t>(setup.world)));
   slamb::run_ranks(setup.world, [&](slamb::thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
-    exchanging_rank mine(setup, make(), std::move(communicator));
+    exchanging_rank<Backend> mine(setup, make(), std::move(communicator));
     for (std::size_t t = 0; t < history.size(); ++t) history[t][rank] = mine.exchange(setup.gradients[t][rank]);
   });
   return history;

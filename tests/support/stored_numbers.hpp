@@ -77,7 +77,7 @@ struct model {
 };
 
 /// The number in [0, 1) by which array number `number` of a list of storage is rounded, from the draw r = 256 a + b of the parameter:
-/// precision.md, "Arrays in fewer bits".
+/// precision.md (8).
 inline double uniform_of_array(std::size_t number, std::uint32_t r) {
   const std::uint32_t a = r >> 8, b = r & 0xFFU;
   if (number == 0) return (b * 256 + a) / 65536.0;

@@ -35,12 +35,13 @@ struct stochastic_rounding {
 ///
 ///     // Of an optimizer of your own: `fast` takes 2 bytes a parameter, `slow` takes 1 and the scales of blocks.
 ///     using fewer_bits = slamb::precision::storage<slamb::precision::stored_as<fast, slamb::precision::as_bfloat16>,
-///                                                  slamb::precision::stored_as<slow, slamb::precision::as_eight_bits<true>>>;
+///                                                  slamb::precision::stored_as<slow, slamb::precision::as_eight_bits>>;
 ///     using backend = slamb::precision::mixed<slamb::host_backend, slamb::precision::master_copies, fewer_bits>;
 ///
-/// For m and v there are names: float_moments, bfloat16_momentum and eight_bit_moments (slamb/optimizer/moments.hpp).
-/// @tparam Stored  stored_as<Array, Storage>, each array once; Storage is as_floats, as_bfloat16, or as_eight_bits<is_signed>.
-///                 Numbers are rounded by chance, by draws that are independent for any two arrays
+/// Such lists have names in slamb/optimizer/moments.hpp. Numbers are rounded by chance. Their draws depend on an array's place in the
+/// list: a training that resumes with another order is rounded differently.
+/// @tparam Stored  stored_as<Array, Storage>, each array once; Storage is as_floats, as_bfloat16 or as_eight_bits. Arrays that an
+///                 optimizer does not have do nothing
 template <class... Stored>
 using storage = detail::storage_list<Stored...>;
 using detail::as_bfloat16;
@@ -56,14 +57,14 @@ using detail::stored_as;
 ///
 /// @tparam Backend   the backend that does the work; its settings are the first member: `{{.threads = 4}}`
 /// @tparam Rounding  master_copies or stochastic_rounding
-/// @tparam Storage   of the state: float_moments, bfloat16_momentum, eight_bit_moments or a `storage` of your own
+/// @tparam Storage   of the state: a `storage`, or one of slamb/optimizer/moments.hpp
 template <class Backend = host_backend, class Rounding = master_copies, class Storage = storage<>>
 struct mixed : Backend {
   static_assert(
       requires { typename Storage::list; },
-      "slamb: the third argument of precision::mixed must be float_moments, bfloat16_momentum, eight_bit_moments "
-      "or a list precision::storage<stored_as<Array, Storage>…>");
-  using precision = detail::mixed_precision<Rounding::rounds_by_chance, typename Storage::list>;
+      "slamb: the third argument of precision::mixed must be a list precision::storage<stored_as<Array, "
+      "Storage>…>, or one of slamb/optimizer/moments.hpp, such as eight_bit_moments");
+  using precision = detail::mixed_precision<Rounding::rounds_by_chance, typename detail::list_of<Storage>::type>;
 
   Rounding rounding{};
 };

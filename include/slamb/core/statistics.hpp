@@ -130,7 +130,7 @@ struct statistics {
   /// the same gradients. 0 without `with_norms`, and for optimizers that have no option `update_bound`.
   std::uint64_t bounded_elements = 0;
   /// Elements whose variance began with a gradient after it was frozen for the others, or between two refreshes. 0 without
-  /// `with_norms`, for optimizers that do not freeze it, and with moments in eight bits.
+  /// `with_norms`, for optimizers that do not freeze it, and with a variance in eight bits.
   std::uint64_t late_elements = 0;
   std::vector<double>
       worker_error{};  ///< [groups] ‖e‖ of this rank's worker error; empty without `with_norms`, or if no error is kept

@@ -9,7 +9,7 @@ namespace slamb::plan {
 
 /// Bytes an element of an array of the state, with its part in the scale of a block.
 struct array_bytes {
-  std::string_view name;  ///< the array's
+  std::string_view name;  ///< the array's; it must outlive plans
   double bytes = sizeof(float);
 };
 
@@ -21,7 +21,7 @@ struct storage_bytes {
   double rounded = 0.0;                      ///< beside a master copy: what a write of the parameter writes too
   double data = sizeof(float);               ///< the caller's parameters, where they are read apart from a master copy
   double gradient = sizeof(float);           ///< the caller's
-  std::span<const array_bytes> arrays = {};  ///< of the state, that are not floats; it must outlive all copies
+  std::span<const array_bytes> arrays = {};  ///< of the state, that are not floats; plans copy them
 
   /// Of an array of the state.
   constexpr double of(std::string_view name) const noexcept {

@@ -23,7 +23,7 @@ struct bfloat16_momentum : storage<stored_as<detail::array::momentum, as_bfloat1
 /// of large tensors.
 /// *Cost*: 12 bytes of memory traffic a parameter less in passes that read and write m and v.
 /// *Reference*: arXiv 2110.02861; docs/algorithms/precision.md, "Moments in fewer bits".
-struct eight_bit_moments : storage<stored_as<detail::array::momentum, as_eight_bits<true>>,
-                                   stored_as<detail::array::variance, as_eight_bits<false>>> {};
+struct eight_bit_moments
+    : storage<stored_as<detail::array::momentum, as_eight_bits>, stored_as<detail::array::variance, as_eight_bits>> {};
 
 }  // namespace slamb::precision

@@ -117,7 +117,7 @@ class one_bit_recipe final
     buffer_ = context_.plan_buffer(std::max(exchange_.buffer_bytes(), dense_.buffer_bytes(context_)));
     dense_.use_buffer(buffer_, context_);
     context_.allocate(consistency(), byte_collectives_of<Compressor>);
-    exchange_.start(context_, view().variance);
+    exchange_.start(context_, view(), array::variance());
     dense_.start(context_);
     context_.compute_constant_trust_ratios(options_.trust_ratio, factors_);
     batches_ = batches_for<TrustRatio>(context_, 5 * sizeof(float));
@@ -248,7 +248,7 @@ class one_bit_recipe final
       if (exchange_.is_active(context_))
         equalize_signals(context_, any_view_of(view()), [this](std::size_t i, double z) { set_signal_scale(i, z); });
     }
-    exchange_.find_active(context_, view().variance);
+    exchange_.find_active(context_, view(), array::variance());
     is_compressed_ = true;
     warm_up_end_ = context_.steps();
     find_late_elements();
@@ -289,7 +289,7 @@ class one_bit_recipe final
   void on_state_loaded(const restore_options& /*options*/) override {
     context_.start_in_phase(is_compressed_ ? "compressed" : "warm-up");
     late_type::end_unless_allowed(options_, context_, view());
-    exchange_.find_active(context_, view().variance);
+    exchange_.find_active(context_, view(), array::variance());
     find_late_elements();
     if (!is_compressed_ && has_ended_before()) begin_compression();
   }

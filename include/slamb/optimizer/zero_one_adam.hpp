@@ -121,7 +121,7 @@ class zero_one_adam_recipe final
         {exchange_.buffer_bytes(), dense_.buffer_bytes(context_), least_averaging_buffer(context_.tensors) * 4}));
     dense_.use_buffer(buffer_, context_);
     context_.allocate(consistency(), byte_collectives_of<Compressor>);
-    exchange_.start(context_, view().variance);
+    exchange_.start(context_, view(), array::variance());
     dense_.start(context_);
     context_.compute_constant_trust_ratios(unit_trust_ratio{}, factors_);
     batches_ = one_batch_of(context_.tensors);
@@ -221,7 +221,7 @@ class zero_one_adam_recipe final
       if (payload_ == payload::dense_gradient) {  // (3), (5), (6)
         take_adam_step(context_, state_.over(dense_.receive(context_), context_.memory), update(), batches_,
                        context_.trust_ratios_from_sums(unit_trust_ratio{}, factors_));
-        exchange_.find_active(context_, view().variance);
+        exchange_.find_active(context_, view(), array::variance());
       } else if (payload_ == payload::quantized_gradient) {  // (5), (6)
         exchange_.receive(passes::receive{frozen_update()}, context_, view(), buffer(), context_.all_tiles());
       } else if (payload_ == payload::quantized_update) {  // (9), (10), (14) … (16)
@@ -371,7 +371,7 @@ class zero_one_adam_recipe final
     late_found_at_ = 0;
     find_late_elements();
     context_.start_in_phase(phase_.is_local() ? "local steps" : "variance");
-    exchange_.find_active(context_, view().variance);
+    exchange_.find_active(context_, view(), array::variance());
     tell_anchor();
   }
 

@@ -72,10 +72,7 @@ plan::traffic_plan plan_of(std::span<const plan::tensor_shape> tensors, const ty
     return std::make_unique<Recipe>(parameters, options, std::move(ranks), typename Recipe::backend_type{.to = &to});
   };
   using precision = typename precision_of<typename Recipe::backend_type>::type;
-  plan::world its = world;
-  if constexpr (!bytes_of_arrays<typename precision::arrays>.empty())
-    its.stored.arrays = bytes_of_arrays<typename precision::arrays>;
-  return plan::traffic_plan(std::make_shared<planned_steps>(make, tensors, its, precision::takes_types));
+  return plan::traffic_plan(std::make_shared<planned_steps>(make, tensors, world, precision::takes_types));
 }
 
 /// An optimizer's type, and not that of its options.
@@ -101,16 +98,19 @@ namespace slamb::plan {
 ///
 ///     auto plan = slamb::plan::plan_traffic<slamb::lamb<slamb::int8>>(shapes, {}, {.ranks = 64});
 ///
-/// With `precision::mixed`, tensors have sixteen bits where `world.stored` says so: give it `stored_by<Backend>(…)`.
+/// With `precision::mixed`, tensors have sixteen bits where `world.stored` says so: give it `stored_by<Backend>(…)`. Arrays of the
+/// state are stored as the optimizer's Backend says, whatever `world.stored.arrays` has.
 /// @tparam Optimizer  its recipe is a class template over types, one of which is the Backend
 /// @throws std::invalid_argument that names the value out of range; out_of_memory if the system refuses the addresses of the arrays
 template <detail::has_recipe Optimizer>
 traffic_plan plan_traffic(std::span<const tensor_shape> tensors, const typename Optimizer::options_type& options,
                           const world& world) {
   using precision = typename detail::precision_of<typename Optimizer::backend_type>::type;
+  plan::world its = world;
+  its.stored.arrays = detail::bytes_of_arrays<typename precision::arrays>;
   return detail::plan_of<
       typename detail::recipe_rebound<typename Optimizer::recipe_type, detail::planning_backend<precision>>::type>(
-      tensors, options, world);
+      tensors, options, its);
 }
 
 /// The plan of the library's optimizer with these options, for parameters of float32.

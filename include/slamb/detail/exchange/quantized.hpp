@@ -30,6 +30,18 @@ namespace slamb::detail {
 
 class optimizer_core;
 
+/// The pointer to an array that is only read; to floats if there is no array.
+template <class Array, class Context>
+struct read_pointer {
+  using type = read_only_t<stored_pointer_t<Array, typename Context::precision>>;
+};
+template <class Context>
+struct read_pointer<void, Context> {
+  using type = const float*;
+};
+template <class Array, class Context>
+using read_pointer_t = typename read_pointer<Array, Context>::type;
+
 /// The mask of active elements: a bit for each code of all messages, if any element is inactive, and the number of active
 /// elements of each tile.
 class active_elements {
@@ -42,16 +54,16 @@ class active_elements {
   void upload(optimizer_core& core) const;
 
   /// Finds the elements that may announce signals: row masks exclude others for good.
-  template <class Numbers, class Context>
+  template <class Array, class Context>
   void find_announcing(Context& context, const wire_view& wire) const {
     if (may_announce_.count > 0)
-      mark(context, wire, context.all_tiles(), Numbers(), context.memory.view(may_announce_).data());
+      mark<Array>(context, wire, context.all_tiles(), {}, context.memory.view(may_announce_).data());
   }
   /// Finds the active elements of some tiles again, if they depend on an array [state elements].
-  template <class Context, class Numbers>
-  void find(Context& context, const wire_view& wire, Numbers numbers, tile_range tiles) const {
+  template <class Array, class Context>
+  void find(Context& context, const wire_view& wire, read_pointer_t<Array, Context> numbers, tile_range tiles) const {
     if (!zero_aware_) numbers = {};
-    mark(context, wire, tiles, numbers, exists_ ? context.memory.view(bits_).data() : nullptr);
+    mark<Array>(context, wire, tiles, numbers, exists_ ? context.memory.view(bits_).data() : nullptr);
   }
   bool is_zero_aware() const noexcept { return zero_aware_; }
 
@@ -61,11 +73,12 @@ class active_elements {
   const std::uint64_t* counts(const optimizer_core& core) const noexcept;
 
  private:
-  template <class Context, class Numbers>
-  void mark(Context& context, const wire_view& wire, tile_range tiles, const Numbers& numbers,
+  template <class Array, class Context>
+  void mark(Context& context, const wire_view& wire, tile_range tiles, read_pointer_t<Array, Context> numbers,
             std::uint16_t* bits) const {
-    context.launch(mark_active<read_only_t<Numbers>>{context.view(), wire, tiles, context.memory.view(masks_).data(),
-                                                     numbers, bits, context.memory.view(counts_).data()});
+    context.launch(mark_active<Array, read_pointer_t<Array, Context>>{context.view(), wire, tiles,
+                                                                      context.memory.view(masks_).data(), numbers, bits,
+                                                                      context.memory.view(counts_).data()});
   }
 
   bool exists_ = false;
@@ -153,31 +166,32 @@ class quantized_exchange {
   }
 
   /// Fills the tables, once memory is allocated.
-  /// @param numbers  as for find_active
-  /// @throws std::invalid_argument if the quantizer is zero-aware and there are no such numbers
-  template <class Numbers = const float*>
-  void start(Context& context, const Numbers& numbers = {}) {
-    if (is_zero_aware() && !exists(numbers) && context.tensors.elements() > 0)
+  /// @throws std::invalid_argument if the quantizer is zero-aware
+  void start(Context& context) {
+    if (is_zero_aware() && context.tensors.elements() > 0)
       throw std::invalid_argument(
           "slamb: the compressor has zero_aware = true, but this optimizer has no variance for it; it must be false");
-    if (!is_active(context)) return;
-    codes_.upload_tables(context);
-    active_.upload(context);
-    active_.template find_announcing<Numbers>(context, wire_at(context, {}));
-    find_active(context, numbers);
+    start_with<void>(context, {});
+  }
+  /// The same with an array of the state, for zero-aware quantizers too: as `find_active`.
+  template <class View, class Array>
+  void start(Context& context, const View& view, Array /*zeros*/) {
+    start_with<Array>(context, pointer_in<Array>(view));
   }
 
-  /// Finds the active elements. To be called again when the numbers have changed.
-  /// @param numbers  a state array of the context's view, such as Adam's v: elements where it is 0 are inactive, if the quantizer
-  ///                 is zero-aware
-  template <class Numbers>
-  void find_active(Context& context, const Numbers& numbers) {
-    if (is_active(context)) active_.find(context, wire_at(context, {}), numbers, context.all_tiles());
+  /// Finds the active elements. To be called again when the array has changed.
+  /// @param view   with the array
+  /// @param zeros  Adam's v, for instance: elements where it is 0 are inactive, if the quantizer is zero-aware
+  template <class View, class Array>
+  void find_active(Context& context, const View& view, Array /*zeros*/) {
+    if (is_active(context))
+      active_.template find<Array>(context, wire_at(context, {}), pointer_in<Array>(view), context.all_tiles());
   }
-  /// Finds the active elements of some tiles, if they depend on the numbers.
-  template <class Numbers>
-  void find_active(Context& context, const Numbers& numbers, tile_range tiles) {
-    if (is_active(context) && active_.is_zero_aware()) active_.find(context, wire_at(context, {}), numbers, tiles);
+  /// Finds the active elements of some tiles, if they depend on the array.
+  template <class View, class Array>
+  void find_active(Context& context, const View& view, Array /*zeros*/, tile_range tiles) {
+    if (is_active(context) && active_.is_zero_aware())
+      active_.template find<Array>(context, wire_at(context, {}), pointer_in<Array>(view), tiles);
   }
 
   /// The function that initialises the buffer; for a launcher to invoke before `send`.
@@ -253,6 +267,20 @@ class quantized_exchange {
   }
 
  private:
+  template <class Array, class View>
+  static read_pointer_t<Array, Context> pointer_in(const View& view) noexcept {
+    return value_of<Array, stored_pointer_t<Array, typename Context::precision>>(view);
+  }
+
+  template <class Array>
+  void start_with(Context& context, read_pointer_t<Array, Context> numbers) {
+    if (!is_active(context)) return;
+    codes_.upload_tables(context);
+    active_.upload(context);
+    active_.template find_announcing<Array>(context, wire_at(context, {}));
+    active_.template find<Array>(context, wire_at(context, {}), numbers, context.all_tiles());
+  }
+
   static std::vector<wire_tensor> wire_tensors_of(const Context& context) {
     std::vector<wire_tensor> tensors;
     for (const segment& s : context.tensors.segments()) tensors.push_back({s.size, !s.dense});

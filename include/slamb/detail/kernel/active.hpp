@@ -13,8 +13,9 @@
 namespace slamb::detail {
 
 /// Sets the bits of active elements, and counts them. All elements of dense tensors are active; they have no bits.
-/// @tparam Numbers  the pointer to a state array, however it is stored
-template <class Numbers = const float*>
+/// @tparam Array    the state array whose zeros are inactive; void: none
+/// @tparam Numbers  the pointer to it, however it is stored
+template <class Array = void, class Numbers = const float*>
 struct mark_active {
   model_view view;
   wire_view wire;

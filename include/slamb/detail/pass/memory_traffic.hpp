@@ -59,6 +59,6 @@ inline constexpr std::array<plan::array_bytes, 0> bytes_of_arrays{};
 template <class... Arrays, class... Storages>
 inline constexpr std::array<plan::array_bytes, sizeof...(Arrays)>
     bytes_of_arrays<storage_list<stored_as<Arrays, Storages>...>>{
-        plan::array_bytes{Arrays::name, bytes_of_storage<Storages>}...};
+        plan::array_bytes{Arrays::name, bytes_of_storage<typename stored_as<Arrays, Storages>::storage>}...};
 
 }  // namespace slamb::detail

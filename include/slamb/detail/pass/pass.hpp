@@ -42,6 +42,7 @@ namespace slamb::detail {
 /// precision says otherwise.
 struct state_array {
   using stored = float;
+  static constexpr bool is_signed = true;  ///< false: no number is negative, and eight bits need no sign
 };
 
 /// Arrays that every optimizer has, and values of an element that are in no array.
@@ -114,6 +115,7 @@ struct momentum : state_array {
 /// v of Adam's update.
 struct variance : state_array {
   static constexpr const char* name = "variance";
+  static constexpr bool is_signed = false;
   template <class T>
   struct field {
     T variance;

@@ -116,7 +116,7 @@ struct as_bfloat16 {
   static pointer at(const array_memory& memory) noexcept { return {reinterpret_cast<std::uint16_t*>(memory.numbers)}; }
 };
 template <bool Signed>
-struct as_eight_bits {
+struct in_eight_bits {
   using pointer = eight_bit_numbers<Signed>;
   static constexpr std::size_t element_bytes = 1;
   static constexpr bool is_signed = Signed;
@@ -126,6 +126,9 @@ struct as_eight_bits {
     return {reinterpret_cast<std::uint8_t*>(memory.numbers), memory.scales};
   }
 };
+
+/// Stands for in_eight_bits, with a sign if the array's numbers have one: `state_array::is_signed`.
+struct as_eight_bits {};
 
 /// True for pointers to numbers in blocks: a tile's blocks are written when all their elements are known.
 template <class Pointer>
@@ -142,11 +145,39 @@ inline constexpr double bytes_of_storage = static_cast<double>(Storage::element_
 /// Stands for the draws of a precision that rounds nothing by chance.
 struct no_draws {};
 
-/// An array of a state and its storage: as_floats, as_bfloat16 or as_eight_bits<is_signed>.
+template <class Storage>
+inline constexpr bool of_a_storage = std::is_same_v<Storage, as_floats> || std::is_same_v<Storage, as_bfloat16> ||
+                                     std::is_same_v<Storage, as_eight_bits>;
+
+/// The storage that the second argument of stored_as stands for; floats for one that is wrong.
+template <class Array, class Storage>
+struct storage_for {
+  using type = std::conditional_t<of_a_storage<Storage>, Storage, as_floats>;
+};
+template <class Array>
+requires requires { Array::is_signed; }
+struct storage_for<Array, as_eight_bits> {
+  using type = in_eight_bits<Array::is_signed>;
+};
+template <class Array>
+requires(!requires { Array::is_signed; }) struct storage_for<Array, as_eight_bits> {
+  using type = as_floats;
+};
+
+/// An array of a state and its storage.
 template <class Array, class Storage>
 struct stored_as {
+  static_assert(
+      requires {
+        Array::name;
+        Array::is_signed;
+      },
+      "slamb: the first argument of stored_as must be an array of a state, which derives from "
+      "kit::state_array");
+  static_assert(of_a_storage<Storage>,
+                "slamb: the second argument of stored_as must be as_floats, as_bfloat16 or as_eight_bits");
   using array = Array;
-  using storage = Storage;
+  using storage = typename storage_for<Array, Storage>::type;
 };
 
 template <class Array, class... Stored>
@@ -155,7 +186,7 @@ struct storage_in {
 };
 template <class Array, class Storage, class... Rest>
 struct storage_in<Array, stored_as<Array, Storage>, Rest...> {
-  using type = Storage;
+  using type = typename stored_as<Array, Storage>::storage;
 };
 template <class Array, class First, class... Rest>
 struct storage_in<Array, First, Rest...> : storage_in<Array, Rest...> {};
@@ -179,16 +210,21 @@ struct storage_list {
     return number;
   }
 
-  /// Calls visit(Array(), Storage()) for each.
-  template <class Visit>
-  static constexpr void visit(const Visit& visit) {
-    (visit(typename Stored::array(), typename Stored::storage()), ...);
-  }
-
  private:
   template <class Array>
   static constexpr int times = (0 + ... + int(std::is_same_v<typename Stored::array, Array>));
   static_assert(((times<typename Stored::array> == 1) && ...), "slamb: a list of storage names an array twice");
+};
+
+/// The list of a storage; the empty one for other types.
+template <class Storage>
+struct list_of {
+  using type = storage_list<>;
+};
+template <class Storage>
+requires requires { typename Storage::list; }
+struct list_of<Storage> {
+  using type = typename Storage::list;
 };
 
 /// A gradient: floats, each times `scale`.

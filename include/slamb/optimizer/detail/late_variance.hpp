@@ -111,10 +111,12 @@ class late_elements {
   static constexpr bool has_sign = storage_of_t<array::variance, typename Context::precision>::is_signed;
 
  public:
-  /// True if elements that a zero-aware quantizer leaves out may begin: v then marks those that take part from the next step on.
+  /// True if elements that a zero-aware quantizer leaves out may begin: v then marks those that take part from the next step on. An
+  /// announcement is a very small momentum, which a block of large ones would round to 0.
   template <class Options>
   static bool can_be_announced(const Options& o) {
-    return has_sign && lets_elements_begin(o);
+    using of_momentum = storage_of_t<array::momentum, typename Context::precision>;
+    return has_sign && !of_momentum::is_in_blocks && lets_elements_begin(o);
   }
 
   void plan(Context& context) {
@@ -171,7 +173,7 @@ class late_elements {
     for (const tile_range& tiles : tiles_.of) {
       if (tiles.first == tiles.last) return;
       context.run(pass, model, tiles);
-      exchange.find_active(context, model.variance, tiles);
+      exchange.find_active(context, model, array::variance(), tiles);
     }
   }
 

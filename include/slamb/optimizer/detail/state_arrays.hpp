@@ -94,8 +94,8 @@ class state_arrays {
   void point_at(View& all, const arena& memory, std::size_t i) const noexcept {
     using precision = typename View::precision;
     using storage = storage_of_t<Array, precision>;
-    array_memory its{memory.view(regions_[i]).data()};
     if (regions_[i].count == 0) return;
+    array_memory its{memory.view(regions_[i]).data()};
     if constexpr (storage::is_in_blocks) its.scales = memory.view(scales_[i]).data();
     value_of<Array, stored_pointer_t<Array, precision>>(all) = storage::at(its);
   }

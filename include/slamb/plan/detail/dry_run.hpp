@@ -72,12 +72,14 @@ class planned_steps {
   std::uint64_t elements() const noexcept { return plan::elements_of(tensors_); }
 
  private:
+  static plan::world with_arrays(plan::world world, std::span<const plan::array_bytes> arrays);
   std::unique_ptr<dry_run> begin() const;
   void take(std::uint64_t t);
   static void require_number(std::uint64_t t, std::uint64_t least);
 
   plan_maker make_;
   std::vector<plan::tensor_shape> tensors_;
+  std::vector<plan::array_bytes> arrays_;
   plan::world world_;
   bool takes_types_;
   std::unique_ptr<dry_run> whole_;   // steps 1, 2, …

@@ -20,7 +20,6 @@
 #include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/memory_traffic.hpp"
 #include "slamb/detail/pass/pass.hpp"
-#include "slamb/detail/pass/precision.hpp"
 #include "slamb/detail/pass/quantized_pass.hpp"
 #include "slamb/detail/pass/sparse_pass.hpp"
 #include "slamb/detail/pass/wire_layout.hpp"
@@ -93,17 +92,11 @@ double bytes_of(const sum_squares<T>& k, const counted_model& model) {
   return model.elements(k.view, k.tiles) * static_cast<double>(sizeof(T));
 }
 
-/// Bytes an element of an array with this pointer.
-template <class Pointer>
-inline constexpr double bytes_of_numbers = bytes_of_storage<as_floats>;
-template <>
-inline constexpr double bytes_of_numbers<bfloat16_numbers> = bytes_of_storage<as_bfloat16>;
-template <bool Signed>
-inline constexpr double bytes_of_numbers<eight_bit_numbers<Signed>> = bytes_of_storage<as_eight_bits<Signed>>;
-
-template <class Numbers>
-double bytes_of(const mark_active<Numbers>& k, const counted_model& model) {
-  const double numbers = exists(k.numbers) ? bytes_of_numbers<Numbers> : 0.0;
+template <class Array, class Numbers>
+double bytes_of(const mark_active<Array, Numbers>& k, const counted_model& model) {
+  double numbers = 0.0;
+  if constexpr (!std::is_void_v<Array>)
+    if (exists(k.numbers)) numbers = bytes_read<Array>(model.stored);
   return sent_in(k, model).coded * (numbers + (k.active == nullptr ? 0.0 : bytes_of_bit));
 }
 

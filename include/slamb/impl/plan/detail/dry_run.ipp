@@ -60,9 +60,15 @@ SLAMB_DECL planned_steps::planned_steps(plan_maker make, std::span<const plan::t
                                         const plan::world& world, bool takes_types)
     : make_(std::move(make)),
       tensors_(tensors.begin(), tensors.end()),
-      world_(world),
+      arrays_(world.stored.arrays.begin(), world.stored.arrays.end()),
+      world_(with_arrays(world, arrays_)),
       takes_types_(takes_types),
       whole_(begin()) {}
+
+SLAMB_DECL plan::world planned_steps::with_arrays(plan::world world, std::span<const plan::array_bytes> arrays) {
+  world.stored.arrays = arrays;
+  return world;
+}
 
 SLAMB_DECL std::unique_ptr<dry_run> planned_steps::begin() const {
   try {
