@@ -3,15 +3,13 @@
 #include <cstdint>
 #include <span>
 
-#include "slamb/kit.hpp"
 #include "slamb/slamb.hpp"
 
 namespace slamb::detail {
 
 struct archetype_stream {};
 template <class T>
-class late_read<archetype_stream, T> {
- public:
+struct late_read<archetype_stream, T> {
   explicit late_read(archetype_stream);
   archetype_stream stream() const;
   T finish() const;
@@ -29,17 +27,10 @@ struct archetype_launcher {
   bool is_capturing() const;
   void read_later(const auto* from, auto& late) const;
 };
-struct without_launch : archetype_launcher {
-  void launch() const;
-};
-struct without_late_reads : archetype_launcher {
-  void read_later() const;
-};
-static_assert(!backend_launcher<without_launch> && !backend_launcher<without_late_reads>);
 struct archetype_backend {
   using stream_type = archetype_stream;
   using launcher_type = archetype_launcher;
-  std::size_t cache_bytes = 0;
+  std::size_t cache_bytes;
   allocator memory{};
   void validate() const {}
   launcher_type make_launcher(std::uint64_t) const { return {}; }

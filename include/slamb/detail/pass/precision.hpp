@@ -146,13 +146,13 @@ inline constexpr double bytes_of_storage = static_cast<double>(Storage::element_
 struct no_draws {};
 
 template <class Storage>
-inline constexpr bool of_a_storage = std::is_same_v<Storage, as_floats> || std::is_same_v<Storage, as_bfloat16> ||
-                                     std::is_same_v<Storage, as_eight_bits>;
+inline constexpr bool is_storage = std::is_same_v<Storage, as_floats> || std::is_same_v<Storage, as_bfloat16> ||
+                                   std::is_same_v<Storage, as_eight_bits>;
 
 /// The storage that the second argument of stored_as stands for; floats for one that is wrong.
 template <class Array, class Storage>
 struct storage_for {
-  using type = std::conditional_t<of_a_storage<Storage>, Storage, as_floats>;
+  using type = std::conditional_t<is_storage<Storage>, Storage, as_floats>;
 };
 template <class Array>
 requires requires { Array::is_signed; }
@@ -174,7 +174,7 @@ struct stored_as {
       },
       "slamb: the first argument of stored_as must be an array of a state, which derives from "
       "kit::state_array");
-  static_assert(of_a_storage<Storage>,
+  static_assert(is_storage<Storage>,
                 "slamb: the second argument of stored_as must be as_floats, as_bfloat16 or as_eight_bits");
   using array = Array;
   using storage = typename storage_for<Array, Storage>::type;
