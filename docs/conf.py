@@ -30,7 +30,7 @@ SphinxRenderer.sections.sort(key=lambda section: section[0] != "public-attrib") 
 # Breathe refers to all that Doxygen has, of which the pages show the public names.
 suppress_warnings = ["ref.ref"]
 nitpick_ignore_regex = [
-    ("cpp:identifier", r"(?:(?:::)?slamb|(?:slamb::)?(?:capability|plan|learning_rate|sync))"),  # namespaces
+    ("cpp:identifier", r"(?:(?:::)?slamb|(?:slamb::)?(?:capability|plan|precision|learning_rate|sync))"),  # namespaces
     ("cpp:identifier", r"(?:detail|cuda|host)(?:::.*)?"),  # not for users
     ("cpp:identifier", r"(?:cuda|nccl|MPI_)[A-Za-z_]+"),  # of CUDA, NCCL and MPI
     ("cpp:identifier", r"statistics::choice_type|trial_of<.*|options_type::compressor|timeout|with_parameters"),  # of template arguments, and designated initialisers
