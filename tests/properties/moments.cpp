@@ -148,21 +148,7 @@ class heavy_ball_recipe final : public kit::recipe_base<Backend> {
 TEST_CASE("moments: a state of a user's optimizer on the base of recipes has the scales") {
   using optimizer = kit::optimizer_over<heavy_ball_recipe<mixed<host_backend, master_copies, eight_bit_moments>>,
                                         slamb::self_communicator>;
-  model whole, resumed;
-  optimizer of_whole(whole.tensors), of_resumed(resumed.tensors);
-  const auto step = [](model& m, optimizer& its, std::size_t t) {
-    m.set_gradients(t);
-    its.step(rate);
-  };
-  for (std::size_t t = 0; t < 3; ++t) step(whole, of_whole, t);
-  std::vector<std::byte> state;
-  of_whole.save_state(slamb::detail::appending_to(state), {.with_parameters = true});
-  of_resumed.load_state(state);
-  for (std::size_t t = 3; t < 5; ++t) {
-    step(whole, of_whole, t);
-    step(resumed, of_resumed, t);
-  }
-  CHECK(resumed.data == whole.data);
+  check_resumed_training<optimizer>();
 }
 
 TEST_CASE("moments: AdamW in eight bits stores the numbers of an oracle in double precision") {
@@ -219,24 +205,7 @@ TEST_CASE("moments: memory() shows what they take") {
 
 TEST_CASE_TEMPLATE("moments: a saved state resumes with the same bits, and fits no other storage", Moments,
                    bfloat16_momentum, eight_bit_moments) {
-  model whole, resumed;
-  adamw_with<Moments> of_whole(whole.tensors), of_resumed(resumed.tensors);
-  for (std::size_t t = 0; t < 3; ++t) {
-    whole.set_gradients(t);
-    of_whole.step(rate);
-  }
-  std::vector<std::byte> state;
-  of_whole.save_state(slamb::detail::appending_to(state), {.with_parameters = true});
-  of_resumed.load_state(state);
-  CHECK(resumed.data == whole.data);
-  for (std::size_t t = 3; t < 6; ++t) {
-    whole.set_gradients(t);
-    resumed.set_gradients(t);
-    of_whole.step(rate);
-    of_resumed.step(rate);
-  }
-  CHECK(resumed.data == whole.data);
-  CHECK(of_whole.save_state() == of_resumed.save_state());
+  const std::vector<std::byte> state = check_resumed_training<adamw_with<Moments>>();
   model other;
   adamw_with<float_moments> of_floats(other.tensors);
   const std::vector<std::vector<float>> untouched = other.data;

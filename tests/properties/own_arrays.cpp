@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <set>
 #include <span>
+#include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -215,22 +217,8 @@ TEST_CASE("own arrays: memory, plans and saved states are those of their storage
   CHECK(plan.memory_bytes(1) == 12 + 2 * (2.0 + 2 * (1.0 + 1.0 / 64) + 2.0 + 4.0));
   CHECK(plan.memory().total_bytes == own.memory().total_bytes);
 
-  model whole, resumed, other;
-  optimizer_with<fewer_bits> of_whole(whole.tensors), of_resumed(resumed.tensors);
-  const auto step = [](model& m, auto& its, std::size_t t) {
-    m.set_gradients(t);
-    its.step(rate);
-  };
-  for (std::size_t t = 0; t < 3; ++t) step(whole, of_whole, t);
-  std::vector<std::byte> state;
-  of_whole.save_state(slamb::detail::appending_to(state), {.with_parameters = true});
-  of_resumed.load_state(state);
-  for (std::size_t t = 3; t < 5; ++t) {
-    step(whole, of_whole, t);
-    step(resumed, of_resumed, t);
-  }
-  CHECK(resumed.data == whole.data);
-  CHECK(of_resumed.save_state() == of_whole.save_state());
+  const std::vector<std::byte> state = check_resumed_training<optimizer_with<fewer_bits>>();
+  model other;
   optimizer_with<precision::storage<>> of_floats(other.tensors);
   CHECK_THROWS_AS(of_floats.load_state(state), std::invalid_argument);
 }

@@ -87,6 +87,30 @@ inline double uniform_of_array(std::size_t number, std::uint32_t r) {
   return ((a ^ product) * 256 + b) / 65536.0;
 }
 
+/// A training that is resumed from a saved state must go on with the same bits. Returns the state.
+template <class Optimizer>
+std::vector<std::byte> check_resumed_training() {
+  constexpr double rate = 0.01;
+  model whole, resumed;
+  Optimizer of_whole(whole.tensors), of_resumed(resumed.tensors);
+  const auto step = [](model& m, Optimizer& its, std::size_t t) {
+    m.set_gradients(t);
+    its.step(rate);
+  };
+  for (std::size_t t = 0; t < 3; ++t) step(whole, of_whole, t);
+  std::vector<std::byte> state;
+  of_whole.save_state(slamb::detail::appending_to(state), {.with_parameters = true});
+  of_resumed.load_state(state);
+  CHECK(resumed.data == whole.data);
+  for (std::size_t t = 3; t < 6; ++t) {
+    step(whole, of_whole, t);
+    step(resumed, of_resumed, t);
+  }
+  CHECK(resumed.data == whole.data);
+  CHECK(of_whole.save_state() == of_resumed.save_state());
+  return state;
+}
+
 /// The numbers of codes 0, 1, …: as tests/core/eight_bits.cpp.
 inline std::vector<double> map_of(bool is_signed) {
   std::vector<double> all{0.0};

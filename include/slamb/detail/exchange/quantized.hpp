@@ -33,7 +33,8 @@ class optimizer_core;
 /// The pointer to an array that is only read; to floats if there is no array.
 template <class Array, class Context>
 struct read_pointer {
-  using type = read_only_t<stored_pointer_t<Array, typename Context::precision>>;
+  using pointer = stored_pointer_t<Array, typename Context::precision>;
+  using type = std::conditional_t<std::is_same_v<pointer, float*>, const float*, pointer>;
 };
 template <class Context>
 struct read_pointer<void, Context> {

@@ -93,10 +93,6 @@ array_memory memory_of(const eight_bit_numbers<Signed>& array) noexcept {
   return {reinterpret_cast<std::byte*>(array.codes), array.scales};
 }
 
-/// The pointer to an array that is only read.
-template <class Pointer>
-using read_only_t = std::conditional_t<std::is_same_v<Pointer, float*>, const float*, Pointer>;
-
 // Storage of a state array.
 
 struct as_floats {
@@ -149,19 +145,15 @@ template <class Storage>
 inline constexpr bool is_storage = std::is_same_v<Storage, as_floats> || std::is_same_v<Storage, as_bfloat16> ||
                                    std::is_same_v<Storage, as_eight_bits>;
 
-/// The storage that the second argument of stored_as stands for; floats for one that is wrong.
+/// The storage that the second argument of stored_as stands for; floats if an argument is wrong.
 template <class Array, class Storage>
 struct storage_for {
-  using type = std::conditional_t<is_storage<Storage>, Storage, as_floats>;
+  using type = std::conditional_t<std::is_same_v<Storage, as_bfloat16>, as_bfloat16, as_floats>;
 };
 template <class Array>
 requires requires { Array::is_signed; }
 struct storage_for<Array, as_eight_bits> {
   using type = in_eight_bits<Array::is_signed>;
-};
-template <class Array>
-requires(!requires { Array::is_signed; }) struct storage_for<Array, as_eight_bits> {
-  using type = as_floats;
 };
 
 /// An array of a state and its storage.
