@@ -21,10 +21,6 @@
 
 namespace slamb {
 
-namespace detail {
-class cuda_mpi_transfer;  // slamb/mpi_cuda.hpp
-}
-
 /// One rank of an MPI communicator, which it copies or borrows: a handle to be moved into the rank's optimizer.
 ///
 /// All ranks make the same collectives in the same order with the same sizes, each from one thread at a time. MPI must allow
@@ -146,10 +142,26 @@ class mpi_communicator {
         communicator_error("slamb: mpi_communicator of " + messages_.handle().rank_text() + " was aborted: " + reason));
   }
 
- private:
-  friend class cuda_mpi_communicator;
-  friend detail::cuda_mpi_transfer;
+  /// For the library: until end_parts(), collectives are parts of `call`, which errors name and peers must make too. @{
+  void begin_parts(const detail::collective_call& call) { messages_.handle().begin_parts(call); }
+  void end_parts() noexcept { messages_.handle().end_parts(); }
+  /// @}
 
+  /// For the library: all_gather and all_to_all in memory that only MPI can read. copy(to, from, bytes) copies this rank's own
+  /// elements. @{
+  template <class T, class Copy>
+  void all_gather_by(const Copy& copy, std::span<const T> mine, std::span<T> all) {
+    require_fit(detail::all_gather_fault(mine.size(), all.size(), size()));
+    exchange({.kind = collective::all_gather, .count = mine.size()}, copy, mine, all);
+  }
+  template <class T, class Copy>
+  void all_to_all_by(const Copy& copy, std::span<const T> send, std::span<T> receive) {
+    require_fit(detail::all_to_all_fault(send.size(), receive.size(), size()));
+    exchange({.kind = collective::all_to_all, .count = send.size()}, copy, send, receive);
+  }
+  /// @}
+
+ private:
   static constexpr int no_root = -1;
   static constexpr std::size_t line = 64;  // bytes: chunks start at multiples of it
 
@@ -177,18 +189,6 @@ class mpi_communicator {
     if (!fault.empty()) throw std::invalid_argument("slamb: " + fault);
   }
 
-  /// copy(to, from, bytes) copies this rank's own elements. cuda_mpi_communicator passes one for device memory, which only MPI
-  /// can read.
-  template <class T, class Copy>
-  void all_gather_by(const Copy& copy, std::span<const T> mine, std::span<T> all) {
-    require_fit(detail::all_gather_fault(mine.size(), all.size(), size()));
-    exchange({.kind = collective::all_gather, .count = mine.size()}, copy, mine, all);
-  }
-  template <class T, class Copy>
-  void all_to_all_by(const Copy& copy, std::span<const T> send, std::span<T> receive) {
-    require_fit(detail::all_to_all_fault(send.size(), receive.size(), size()));
-    exchange({.kind = collective::all_to_all, .count = send.size()}, copy, send, receive);
-  }
   template <class T, class Copy>
   void exchange(detail::collective_call call, const Copy& copy, std::span<const T> send, std::span<T> receive) {
     const bool has_peers = begin<T>(call);

@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -120,7 +121,7 @@ TEST_CASE("nccl_communicator: an abort that never returns hangs neither a call t
   for (const bool fails : {true, false}) {
     CAPTURE(fails);
     library nccl;
-    nccl.hold_aborts();
+    nccl.hold("ncclCommAbort");
     nccl_stand_in::current_device = 3;
     std::optional<nccl_communicator> communicator;
     communicator.emplace(nccl_communicator::unique_id(), 0, 1, options);
@@ -134,13 +135,32 @@ TEST_CASE("nccl_communicator: an abort that never returns hangs neither a call t
       CHECK(text_of(thrown_by([&] { communicator->wait(stream); })) == text_of(thrown));
     }
     communicator.reset();
-    nccl.wait_for_held_abort();
+    nccl.wait_for_held_call();
     CHECK(nccl.count(0, "ncclCommAbort") == 1);
     CHECK(nccl.calls(0).back().device == 3);
     CHECK(nccl.living_communicators() == 1);
-    nccl.end_aborts();
+    nccl.let_go();
     check_clean(nccl);
     nccl_stand_in::current_device = 0;
+  }
+}
+
+TEST_CASE("nccl_communicator: a destructor returns although NCCL's calls that end a communicator do not") {
+  // A peer is gone, and this rank does not know it.
+  slamb::nccl_options options = limited_to(20);
+  options.abort_timeout = std::chrono::milliseconds(1);
+  for (const names& held :
+       {names{"ncclCommFinalize"}, names{"ncclCommDestroy"}, names{"ncclCommFinalize", "ncclCommAbort"}}) {
+    CAPTURE(held);
+    library nccl;
+    for (const std::string& function : held) nccl.hold(function);
+    { const nccl_communicator communicator(nccl_communicator::unique_id(), 0, 1, options); }
+    nccl.wait_for_held_call();
+    const std::string last = held[0] == "ncclCommFinalize" ? "ncclCommAbort" : "ncclCommDestroy";
+    while (nccl.count(0, last) == 0) std::this_thread::yield();  // its thread may begin late
+    nccl.let_go();
+    CHECK(nccl.count(0, "ncclCommAbort") + nccl.count(0, "ncclCommDestroy") == 1);
+    check_clean(nccl);
   }
 }
 

@@ -26,7 +26,7 @@ library::library() {
   current = this;
 }
 library::~library() {
-  end_aborts();
+  let_go();
   current = nullptr;
 }
 
@@ -66,21 +66,21 @@ void library::report_error(int rank, ncclResult_t result) {
   }
 }
 
-void library::hold_aborts() {
+void library::hold(const std::string& function) {
   const std::lock_guard lock(mutex_);
-  aborts_are_held_ = true;
+  held_.insert(function);
 }
 
-void library::wait_for_held_abort() {
+void library::wait_for_held_call() {
   std::unique_lock lock(mutex_);
-  aborts_.wait(lock, [this] { return held_aborts_ > 0; });
+  held_calls_.wait(lock, [this] { return calls_held_ > 0; });
 }
 
-void library::end_aborts() {
+void library::let_go() {
   std::unique_lock lock(mutex_);
-  aborts_are_held_ = false;
-  aborts_.notify_all();
-  aborts_.wait(lock, [this] { return held_aborts_ == 0; });
+  held_.clear();
+  held_calls_.notify_all();
+  held_calls_.wait(lock, [this] { return calls_held_ == 0; });
 }
 
 void library::freeze(cudaStream_t stream) {

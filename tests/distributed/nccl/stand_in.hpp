@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -79,10 +80,10 @@ class library {
   void stay_in_progress(int rank, std::uint64_t looks);
   /// Communicators of `rank` report `result` as an asynchronous error.
   void report_error(int rank, ncclResult_t result);
-  /// From now on ncclCommAbort does not return, until `end_aborts` or the library's end, which wait for it.
-  void hold_aborts();
-  void wait_for_held_abort();
-  void end_aborts();
+  /// From now on `function`, one that ends a communicator, does not return, until `let_go` or the library's end, which wait for it.
+  void hold(const std::string& function);
+  void wait_for_held_call();
+  void let_go();
   /// From now on no work on `stream` completes.
   void freeze(cudaStream_t stream);
   void fail_stream(cudaStream_t stream, cudaError_t error);
@@ -125,9 +126,9 @@ class library {
   mutable std::mutex mutex_;
   std::condition_variable joined_;
   bool ranks_meet_ = false;
-  std::condition_variable aborts_;
-  bool aborts_are_held_ = false;
-  int held_aborts_ = 0;
+  std::condition_variable held_calls_;
+  std::set<std::string> held_;  // functions
+  int calls_held_ = 0;
   std::vector<call> calls_;
   std::vector<std::string> misuses_;
   std::vector<planned_failure> failures_;

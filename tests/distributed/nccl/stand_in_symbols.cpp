@@ -45,6 +45,9 @@ struct symbols {
   }
 
   ncclResult_t finalize(ncclComm_t communicator) {
+    library_.here().rank = communicator->rank;  // because it has a thread of its own
+    hold("ncclCommFinalize");
+    if (communicator->state == ncclComm::life::aborted) return ncclInvalidUsage;  // while it was held
     const ncclResult_t told = library_.record({.name = "ncclCommFinalize", .communicator = communicator});
     if (told != ncclSuccess) return told;
     if (!library_.is_usable(communicator, "ncclCommFinalize")) return ncclInvalidArgument;
@@ -54,9 +57,9 @@ struct symbols {
   }
 
   ncclResult_t release(const char* name, ncclComm_t communicator, ncclComm::life state) {
-    library_.here().rank = communicator->rank;  // because an abort has a thread of its own
+    library_.here().rank = communicator->rank;  // because it has a thread of its own
     const ncclResult_t told = library_.record({.name = name, .communicator = communicator});
-    if (state == ncclComm::life::aborted) hold_abort();
+    hold(name);
     if (communicator->state == ncclComm::life::destroyed || communicator->state == ncclComm::life::aborted) {
       library_.misuses_.push_back(std::string(name) + " of a communicator that is gone");
       return ncclInvalidArgument;
@@ -68,12 +71,12 @@ struct symbols {
     return told;
   }
 
-  void hold_abort() {
-    ++library_.held_aborts_;
-    library_.aborts_.notify_all();
-    library_.aborts_.wait(lock_, [this] { return !library_.aborts_are_held_; });
-    --library_.held_aborts_;
-    library_.aborts_.notify_all();
+  void hold(const std::string& function) {
+    ++library_.calls_held_;
+    library_.held_calls_.notify_all();
+    library_.held_calls_.wait(lock_, [&] { return !library_.held_.contains(function); });
+    --library_.calls_held_;
+    library_.held_calls_.notify_all();
   }
 
   ncclResult_t look(ncclComm_t communicator, ncclResult_t* result) {

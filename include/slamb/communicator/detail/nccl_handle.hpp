@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <exception>
 #include <future>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -24,26 +25,31 @@ namespace slamb::detail {
 /// True for the result of a call that has not failed so far; it may still run in the background.
 constexpr bool is_accepted(ncclResult_t result) noexcept { return result == ncclSuccess || result == ncclInProgress; }
 
-/// Calls ncclCommAbort, and stops waiting for it after `limit`. ncclCommAbort hangs, for example, while a CUDA graph with
-/// collectives of the communicator lives. The call runs in a thread of its own, which is detached after `limit` and owns
-/// everything it uses. The caller must not use the communicator any more. An error of the abort is ignored.
-inline void abort_within(ncclComm_t communicator, std::chrono::milliseconds limit) noexcept {
+/// Calls f(communicator), one of the functions that end it, and stops waiting for it after `limit`. Each of them can hang:
+/// ncclCommAbort while a CUDA graph with collectives of the communicator lives, ncclCommFinalize and ncclCommDestroy if a peer is
+/// gone. The call runs in a thread of its own, which is detached after `limit` and owns everything it uses. After that the caller
+/// may only abort the communicator.
+/// @return its result; nothing if it has not returned
+inline std::optional<ncclResult_t> call_within(std::chrono::milliseconds limit, ncclResult_t (*f)(ncclComm_t),
+                                               ncclComm_t communicator) noexcept {
   int device = 0;
   const bool has_device = cudaGetDevice(&device) == cudaSuccess;
-  const auto abort = [=] {
+  const auto call = [=] {
     if (has_device) static_cast<void>(cudaSetDevice(device));  // a new thread begins on device 0
-    static_cast<void>(ncclCommAbort(communicator));
+    return f(communicator);
   };
   try {
-    std::packaged_task<void()> task(abort);
-    const std::future<void> done = task.get_future();
-    std::thread aborting(std::move(task));
-    if (done.wait_for(limit) == std::future_status::ready)
-      aborting.join();
-    else
-      aborting.detach();
+    std::packaged_task<ncclResult_t()> task(call);
+    std::future<ncclResult_t> result = task.get_future();
+    std::thread calling(std::move(task));
+    if (result.wait_for(limit) == std::future_status::ready) {
+      calling.join();
+      return result.get();
+    }
+    calling.detach();
+    return std::nullopt;
   } catch (...) {  // no thread could be started, and nothing has been called yet
-    abort();
+    return call();
   }
 }
 
@@ -91,10 +97,9 @@ class nccl_handle {
   /// Waits for enqueued work, up to the timeout. ncclCommDestroy alone would wait forever for a dead peer.
   ~nccl_handle() {
     if (!owned_ || comm_ == nullptr) return;
-    if (poll(ncclCommFinalize(comm_)) == ncclSuccess)
-      static_cast<void>(ncclCommDestroy(comm_));
-    else
-      abort_within(comm_, options_.abort_timeout);
+    const auto finalized = call_within(options_.abort_timeout, ncclCommFinalize, comm_);
+    static_cast<void>(call_within(
+        options_.abort_timeout, finalized && poll(*finalized) == ncclSuccess ? ncclCommDestroy : ncclCommAbort, comm_));
   }
 
   ncclComm_t get() const noexcept { return comm_; }
@@ -155,7 +160,8 @@ class nccl_handle {
   void break_off(const Error& error) {
     failure_ = std::make_exception_ptr(error);
     if (!owned_ && !options_.abort_borrowed) return;
-    if (comm_ != nullptr) abort_within(std::exchange(comm_, nullptr), options_.abort_timeout);
+    if (comm_ != nullptr)
+      static_cast<void>(call_within(options_.abort_timeout, ncclCommAbort, std::exchange(comm_, nullptr)));
   }
 
  private:
