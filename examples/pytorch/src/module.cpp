@@ -25,13 +25,13 @@
 #include <vector>
 
 #include "combination.hpp"
+#include "python_communicator.hpp"
 #include "settings.hpp"
 #include "tensor_layouts.hpp"
 
 #if defined(SLAMB_BINDING_CUDA)
 #include <slamb/nccl.hpp>
-#else
-#include "python_communicator.hpp"
+#include <slamb/staged.hpp>
 #endif
 
 namespace binding {
@@ -48,16 +48,13 @@ struct recipe_row {
   std::string_view name;
   std::span<const combination> (*combinations)();
 };
-constexpr recipe_row recipes[] = {
-#if !defined(SLAMB_BINDING_CUDA)
-    {"mean", mean_combinations},
-#endif
-    {"adamw", adamw_combinations},
-    {"lamb", lamb_combinations},
-    {"slamb", slamb_combinations},
-    {"one_bit_adam", one_bit_adam_combinations},
-    {"one_bit_lamb", one_bit_lamb_combinations},
-    {"zero_one_adam", zero_one_adam_combinations}};
+constexpr recipe_row recipes[] = {{"mean", mean_combinations},
+                                  {"adamw", adamw_combinations},
+                                  {"lamb", lamb_combinations},
+                                  {"slamb", slamb_combinations},
+                                  {"one_bit_adam", one_bit_adam_combinations},
+                                  {"one_bit_lamb", one_bit_lamb_combinations},
+                                  {"zero_one_adam", zero_one_adam_combinations}};
 
 const recipe_row& recipe_named(std::string_view name) {
   const auto found = std::ranges::find(recipes, name, &recipe_row::name);
@@ -130,9 +127,14 @@ nb::dict to_dict(const slamb::traffic_counts& counts) {
 
 #if defined(SLAMB_BINDING_CUDA)
 stream_type stream_at(address stream) { return reinterpret_cast<cudaStream_t>(stream); }
-/// @param ranks  the address of an ncclComm_t, which must outlive the optimizer
-rank_communicator communicator_of(const nb::object& ranks) {
-  return rank_communicator(slamb::nccl_communicator::borrow(reinterpret_cast<ncclComm_t>(nb::cast<address>(ranks))));
+/// @param ranks  the address of an ncclComm_t, which must outlive the optimizer; or an object as python_communicator takes it, through
+///   which payloads go by way of pinned memory of the host
+rank_communicator communicator_of(nb::object ranks) {
+  if (nb::isinstance<nb::int_>(ranks))
+    return rank_communicator(slamb::nccl_communicator::borrow(reinterpret_cast<ncclComm_t>(nb::cast<address>(ranks))));
+  python_communicator own(std::move(ranks));
+  const nb::gil_scoped_release released;  // ranks compare their options
+  return rank_communicator(slamb::staged_communicator(std::move(own)));
 }
 #else
 stream_type stream_at(address /*stream*/) { return {}; }
@@ -401,9 +403,9 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
                     std::uint64_t, nb::object, binding::address>(),
            "recipe"_a, "compressor"_a, "moments"_a, "tensors"_a, "data"_a, "gradients"_a, "masters"_a, "settings"_a,
            "threads"_a, "rounding_seed"_a, "ranks"_a.none(), "stream"_a,
-           "Collective, if there are several ranks. Addresses: 0 for none. ranks: None for one; on the host an object "
-           "with rank, size, all_reduce_sum, broadcast, all_gather and all_to_all; on a GPU the address of an "
-           "ncclComm_t. stream: the address of a cudaStream_t; on the host 0.")
+           "Collective, if there are several ranks. Addresses: 0 for none. ranks: None for one; an object with rank, "
+           "size, all_reduce_sum, broadcast, all_gather and all_to_all, of memory of the host; on a GPU also the "
+           "address of an ncclComm_t. stream: the address of a cudaStream_t; on the host 0.")
       .def("step", &optimizer::step, "rates"_a, without_lock(), "One step, with a learning rate for each group.")
       .def("step_at", &optimizer::step_at, "rates"_a, without_lock(),
            "One step, with learning rates for each group that are read at this address, as float64, when it runs.")

@@ -80,6 +80,8 @@ class ThreadRanks:
     """One of two ranks, with the interface of slamb.torch._ranks.Ranks."""
 
     size = 2
+    has_nccl = False
+    own = property(lambda self: self)
 
     def __init__(self, rank, meeting):
         self.rank, self.meeting = rank, meeting

@@ -20,7 +20,7 @@ class Optimizer:
 
     def __init__(self, recipe: str, compressor: str, moments: str, tensors: Sequence[Tensor], data: Sequence[int], gradients: Sequence[int], masters: Sequence[int], settings: Mapping[str, bool | int | float | str], threads: int, rounding_seed: int, ranks: object | None, stream: int) -> None:
         """
-        Collective, if there are several ranks. Addresses: 0 for none. ranks: None for one; on the host an object with rank, size, all_reduce_sum, broadcast, all_gather and all_to_all; on a GPU the address of an ncclComm_t. stream: the address of a cudaStream_t; on the host 0.
+        Collective, if there are several ranks. Addresses: 0 for none. ranks: None for one; an object with rank, size, all_reduce_sum, broadcast, all_gather and all_to_all, of memory of the host; on a GPU also the address of an ncclComm_t. stream: the address of a cudaStream_t; on the host 0.
         """
 
     def step(self, rates: Sequence[float]) -> None:

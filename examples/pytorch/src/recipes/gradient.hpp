@@ -28,11 +28,6 @@ slamb::optimizer make_gradient(std::span<const slamb::parameter> tensors, settin
 template <class TrustRatio>
 constexpr auto gradient_combinations() {
   using slamb::precision::bfloat16_momentum, slamb::precision::eight_bit_moments, slamb::precision::float_moments;
-#if defined(SLAMB_BINDING_CUDA)  // nvcc takes a minute for each
-  return std::array<combination, 2>{
-      {{"none", "float32", make_gradient<TrustRatio, slamb::no_compressor, float_moments>},
-       {"int8", "float32", make_gradient<TrustRatio, slamb::int8, float_moments>}}};
-#else
   return std::array<combination, 14>{
       {{"none", "float32", make_gradient<TrustRatio, slamb::no_compressor, float_moments>},
        {"none", "bf16-momentum", make_gradient<TrustRatio, slamb::no_compressor, bfloat16_momentum>},
@@ -48,7 +43,6 @@ constexpr auto gradient_combinations() {
        {"top_k", "float32", make_gradient<TrustRatio, slamb::top_k, float_moments>},
        {"random_k+int8", "float32", make_gradient<TrustRatio, random_k_int8, float_moments>},
        {"random_k+int4", "float32", make_gradient<TrustRatio, random_k_int4, float_moments>}}};
-#endif
 }
 
 }  // namespace binding

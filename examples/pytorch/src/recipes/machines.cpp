@@ -2,7 +2,5 @@
 #include "read.hpp"
 
 template class slamb::detail::machine_on<binding::backend<>>;
-#if !defined(SLAMB_BINDING_CUDA)
 template class slamb::detail::machine_on<binding::backend<slamb::precision::bfloat16_momentum>>;
 template class slamb::detail::machine_on<binding::backend<slamb::precision::eight_bit_moments>>;
-#endif

@@ -58,16 +58,12 @@ slamb::optimizer make_one_bit(std::span<const slamb::parameter> tensors, setting
 
 template <class TrustRatio>
 constexpr auto one_bit_combinations() {
-#if defined(SLAMB_BINDING_CUDA)
-  return std::array<combination, 1>{{{"sign", "float32", make_one_bit<TrustRatio, slamb::sign>}}};
-#else
   return std::array<combination, 6>{{{"sign", "float32", make_one_bit<TrustRatio, slamb::sign>},
                                      {"int8", "float32", make_one_bit<TrustRatio, slamb::int8>},
                                      {"int4", "float32", make_one_bit<TrustRatio, slamb::int4>},
                                      {"natural", "float32", make_one_bit<TrustRatio, slamb::natural>},
                                      {"bf16", "float32", make_one_bit<TrustRatio, slamb::bf16>},
                                      {"fp16", "float32", make_one_bit<TrustRatio, slamb::fp16>}}};
-#endif
 }
 
 }  // namespace binding

@@ -32,10 +32,8 @@ using backend = slamb::precision::mixed<plain_backend, slamb::precision::stochas
 
 // Compiled once, in machines.cpp.
 extern template class slamb::detail::machine_on<binding::backend<>>;
-#if !defined(SLAMB_BINDING_CUDA)
 extern template class slamb::detail::machine_on<binding::backend<slamb::precision::bfloat16_momentum>>;
 extern template class slamb::detail::machine_on<binding::backend<slamb::precision::eight_bit_moments>>;
-#endif
 
 namespace binding {
 

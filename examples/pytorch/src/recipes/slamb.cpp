@@ -47,7 +47,7 @@ slamb::optimizer make_slamb(std::span<const slamb::parameter> tensors, settings&
   if (sync != kept_by::average || take_trust_ratio(s, sync))
     throw std::invalid_argument(
         "slamb: a parameter_sync other than 'average', and trust_ratio = 'mean_step', need compressor = 'random_k', "
-        "'random_k+int8' or 'random_k+int4', moments = 'float32', and parameters in the host's memory");
+        "'random_k+int8' or 'random_k+int4', and moments = 'float32'");
   return make<optimizer, read_slamb_options<typename optimizer::options_type>>(tensors, s, std::move(ranks), m);
 }
 
@@ -88,10 +88,6 @@ slamb::optimizer make_any_slamb(std::span<const slamb::parameter> tensors, setti
 
 std::span<const combination> slamb_combinations() {
   using slamb::precision::bfloat16_momentum, slamb::precision::eight_bit_moments;
-#if defined(SLAMB_BINDING_CUDA)
-  static constexpr std::array<combination, 2> all{{{"random_k", "float32", make_slamb<slamb::random_k<>>},
-                                                   {"random_k+int8", "float32", make_slamb<random_k_int8>}}};
-#else
   static constexpr std::array<combination, 7> all{
       {{"random_k", "float32", make_any_slamb<slamb::random_k<>>},
        {"random_k", "bf16-momentum", make_slamb<slamb::random_k<>, bfloat16_momentum>},
@@ -100,7 +96,6 @@ std::span<const combination> slamb_combinations() {
        {"random_k+int8", "float32", make_any_slamb<random_k_int8>},
        {"random_k+int4", "float32", make_any_slamb<random_k_int4>},
        {"random_k+sign", "float32", make_slamb<random_k_sign>}}};
-#endif
   return all;
 }
 

@@ -27,16 +27,12 @@ slamb::optimizer make_zero_one(std::span<const slamb::parameter> tensors, settin
 }  // namespace
 
 std::span<const combination> zero_one_adam_combinations() {
-#if defined(SLAMB_BINDING_CUDA)
-  static constexpr std::array<combination, 1> all{{{"sign", "float32", make_zero_one<slamb::sign>}}};
-#else
   static constexpr std::array<combination, 6> all{{{"sign", "float32", make_zero_one<slamb::sign>},
                                                    {"int8", "float32", make_zero_one<slamb::int8>},
                                                    {"int4", "float32", make_zero_one<slamb::int4>},
                                                    {"natural", "float32", make_zero_one<slamb::natural>},
                                                    {"bf16", "float32", make_zero_one<slamb::bf16>},
                                                    {"fp16", "float32", make_zero_one<slamb::fp16>}}};
-#endif
   return all;
 }
 

@@ -737,6 +737,173 @@ def train(hook, state=None, steps=60):
     return float(last) / size(), sum(p.numel() for p in model.parameters())
 
 
+# ------------------------------------------------------------------------------------------------------ Bucket by bucket
+
+# As on a GPU: each piece is exchanged when its gradients are there. Memory and collectives are the host's here.
+
+
+class Overlapping(Wrapped):
+    def __init__(self, hook, *arguments, **settings):
+        super().__init__(hook, *arguments, **settings)
+        begin = hook._begin_on
+
+        def begin_on(device):
+            begin(device)
+            hook._overlaps, hook._least_of_piece = True, 60_000
+
+        hook._begin_on = begin_on
+
+
+@check((2, 4), each=COMPRESSORS)
+def bucket_by_bucket_one_bucket_has_the_bits_of_all_together(name):
+    ours, together = Overlapping(make_hook(name)), Wrapped(make_hook(name))
+    for step in range(4):
+        require_same_bits(ours.mean(step), together.mean(step))
+    assert {**ours.hook.statistics()} == together.hook.statistics()
+
+
+@check(2, each=("none", "int8", "sign_per_tensor", "random_k", "top_k", "random_k+int8"))
+def bucket_by_bucket_errors_stay_with_their_parameters(name):
+    scales = [1000.0 if i == 2 else 1.0 for i in range(len(LARGE))]
+    wrapped, lacking = Overlapping(make_hook(name), LARGE, bucket_cap_mb=0.25), [torch.zeros(shape) for shape in LARGE]
+    for step in range(6):
+        values = [[s * g for s, g in zip(scales, gradients(step, one, LARGE))] for one in range(2)]
+        received = wrapped.mean_of(values[rank()])
+        assert are_equal_on_all_ranks(received)
+        lacking = [one + (a + b) / 2 - r for one, a, b, r in zip(lacking, *values, received)]
+    assert wrapped.buckets[0] != wrapped.buckets[1]  # DistributedDataParallel has sorted them anew
+    assert len(wrapped.hook._pieces) == 4, [[p.numel() for p in piece.members] for piece in wrapped.hook._pieces]
+    for i, one in enumerate(lacking):
+        assert float(one.abs().max()) < (1e-2 if name == "none" else 200) * scales[i], f"parameter {i}: {float(one.abs().max()):.3g}"
+    steps = wrapped.hook.statistics()
+    assert steps["step"] == 6 and steps["collectives"] >= 6 * len(wrapped.hook._pieces)
+
+
+@check(2)
+def bucket_by_bucket_pieces_are_exchanged_before_the_last_bucket_has_come():
+    hook = make_hook("int8")
+    wrapped, done = Overlapping(hook, LARGE, bucket_cap_mb=0.25), []
+    take = hook._take
+
+    def counting(bucket):
+        result = take(bucket)
+        done.append((bucket.is_last(), sum(piece.missing < 0 for piece in hook._pieces)))
+        return result
+
+    hook._take = counting
+    for step in range(3):  # DistributedDataParallel has one bucket in the first
+        done.clear()
+        wrapped.mean(step)
+        assert done[-1] == (True, 4) and (step == 0 or any(count > 0 for is_last, count in done if not is_last)), done
+
+
+@check(2, each=("none", "int8", "sign", "random_k+int8"))
+def bucket_by_bucket_a_gradient_that_is_not_finite_spoils_its_piece_alone(name):
+    wrapped = Overlapping(make_hook(name), LARGE, bucket_cap_mb=0.25)
+    undisturbed = Overlapping(make_hook(name), LARGE, bucket_cap_mb=0.25)
+    for step in range(4):
+        values = gradients(step, rank(), LARGE)
+        expected = undisturbed.mean_of(values)
+        if step == 2:
+            state = [one.clone() for one in wrapped.hook.state_dict()["ranks"][wrapped.hook._key()]]
+            if rank() == 1:
+                values[3].view(-1)[5] = float("nan")
+            mean = wrapped.mean_of(values)
+            assert are_equal_on_all_ranks([g.nan_to_num(7.0) for g in mean])
+            (spoilt,) = [n for n, piece in enumerate(wrapped.hook._pieces) if any(p is wrapped.parameters[3] for p in piece.members)]
+            members = wrapped.hook._pieces[spoilt].members
+            for p, g, own in zip(wrapped.parameters, mean, expected):
+                if any(p is one for one in members):
+                    assert bool(g.isnan().all())
+                else:
+                    require_same_bits([g], [own])
+            assert wrapped.hook._pieces[spoilt].core.skipped_steps == 1
+            assert len(state[spoilt]) == len(wrapped.hook.state_dict()["ranks"][wrapped.hook._key()][spoilt])
+        else:
+            mean = wrapped.mean_of(values)
+            assert step > 2 or [g.tolist() for g in mean] == [g.tolist() for g in expected]
+            assert all(bool(g.isfinite().all()) for g in mean)
+
+
+@check(2, each=("int8", "random_k+int8"))
+def bucket_by_bucket_a_resumed_hook_has_the_bits_of_an_uninterrupted_one(name):
+    whole, first = (Overlapping(make_hook(name), LARGE, bucket_cap_mb=0.25) for _ in range(2))
+    for step in range(3):
+        whole.mean(step)
+        first.mean(step)
+    state = pickle.loads(pickle.dumps(first.hook.state_dict()))
+    second = Overlapping(make_hook(name), LARGE, bucket_cap_mb=0.25)
+    second.hook.load_state_dict(state)
+    for step in range(3, 6):
+        require_same_bits(second.mean(step), whole.mean(step))
+    whole.hook.load_state_dict(state)  # also into a hook that has stepped
+    again = Overlapping(make_hook(name), LARGE, bucket_cap_mb=0.25)
+    again.hook.load_state_dict(state)
+    require_same_bits(whole.mean(3), again.mean(3))
+
+
+@check(2)
+def errors_of_another_kind_of_memory_are_rejected():
+    together, by_bucket = Wrapped(make_hook("int8")), Overlapping(make_hook("int8"))
+    for one in (together, by_bucket):
+        one.mean(0)
+    of_host, of_gpu = together.hook.state_dict(), by_bucket.hook.state_dict()
+    with raises(ValueError, "errors of gradients in host memory, but these gradients are on a GPU, where other ones"):
+        by_bucket.hook.load_state_dict(of_host)
+    with raises(ValueError, "errors of gradients on a GPU, but these gradients are in host memory, where other ones"):
+        together.hook.load_state_dict(of_gpu)
+    require_same_bits(by_bucket.mean(1), together.mean(1))
+
+
+class ScaleOnDevice:
+    """A loss scale as torch.amp.GradScaler has it, which counts how often it is read in a way that waits."""
+
+    def __init__(self, value):
+        self._scale, self.reads = torch.tensor(value), 0
+
+    def get_scale(self):
+        self.reads += 1
+        return float(self._scale)
+
+
+@check(2, each=("int8", "sign", "fp16", "random_k+int8"))
+def bucket_by_bucket_errors_follow_a_scale_that_is_not_read_on_the_host(name):
+    ours, plain = ScaleOnDevice(SCALES[0]), Scale(SCALES[0])
+    wrapped, together = Overlapping(make_hook(name, scaler=ours)), Wrapped(make_hook(name, scaler=plain))
+    for step, scale in enumerate(SCALES):
+        ours._scale.fill_(scale)
+        plain.value = scale
+        require_same_bits(mean_at(wrapped, step, scale), mean_at(together, step, scale))
+    assert ours.reads == 1
+
+
+@check(2)
+def bucket_by_bucket_a_backward_pass_that_has_failed_leaves_nothing_behind():
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(context, g):
+            raise KeyError("on purpose")
+
+    for fails_at in (0, 1):
+        wrapped, plain = Overlapping(make_hook("none"), LARGE, bucket_cap_mb=0.25), Wrapped(make_hook("none"), LARGE, bucket_cap_mb=100)
+        for step in range(3):
+            if step == fails_at:
+                hook = wrapped.hook
+                take = hook._take
+                hook._take = lambda bucket: take(bucket) if bucket.index() == 0 else Fails.backward(None, None)
+                with contextlib.suppress(Exception):
+                    wrapped.mean(step)
+                hook._take = take
+                # DistributedDataParallel itself does not go on after that, so the next pass is one of a new wrapper.
+                wrapped.model = DistributedDataParallel(wrapped.model.module, bucket_cap_mb=0.25)
+                wrapped.model.register_comm_hook(None, hook)
+            require_same_bits(wrapped.mean(step), plain.mean(step))
+
+
 @check(2)
 def trainings_reach_losses_like_those_with_hooks_of_torch():
     dense, count = train(default_hooks.allreduce_hook, dist.group.WORLD)

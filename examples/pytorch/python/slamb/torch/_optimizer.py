@@ -434,7 +434,8 @@ class Optimizer(torch.optim.Optimizer):
         :raises RuntimeError: on every rank, if they differ
         """
         for part in self._prepared():
-            part.core.compare_ranks()
+            with part.on_its_stream():
+                part.core.compare_ranks()
 
     @_exclusive
     def reset_state(self) -> None:
@@ -545,8 +546,10 @@ class Optimizer(torch.optim.Optimizer):
         parts = self._prepared()
         if not parts:
             return {"step": 0, "skipped_steps": 0, "collectives": 0, "payload_bytes": 0, "sent_bytes": 0, "phase": "", "phases": {}}
-        of_parts = [part.core.statistics(with_norms) for part in parts]
+        of_parts = []
         for part in parts:
+            with part.on_its_stream():
+                of_parts.append(part.core.statistics(with_norms))
             part.show_steps()
         sums = {name: sum(one[name] for one in of_parts) for name in _SUMS_OF_PARTS if name in of_parts[0]}
         return {**of_parts[0], **sums}

@@ -83,7 +83,7 @@ class Part:
         self._must_compare_gradients = self._ranks is not None and arguments["check_gradients"]
         if self._ranks is not None:
             self._ranks.require_equal({name: arguments[name] for name in _NOT_COMPARED_ELSEWHERE})
-        self.core = self._make_core(groups)
+        self._core = self._make_core(groups)
         self.has_started = False  # true if it has taken a step or holds a state
         #: True if `state` has the moments themselves.
         self.has_open_moments = owner._has_open_moments()
@@ -101,6 +101,15 @@ class Part:
         self._values: list[Any] = []  # all values of `entries`
 
     # ---------------------------------------------------------------------------------------------------------------- Steps
+
+    @property
+    def core(self) -> _native.Optimizer:
+        """
+        :raises RuntimeError: if it is of ranks of NCCL that are gone, which it would call
+        """
+        if self._ranks is not None and self._ranks.has_nccl:
+            self._ranks.require_alive()
+        return self._core
 
     @property
     def coefficients(self) -> tuple[float, float, float]:
@@ -318,7 +327,7 @@ class Part:
 
     def moments(self, i: int) -> Optional[tuple[torch.Tensor, torch.Tensor]]:
         """The momentum and the variance of its parameter i, in the memory of the optimizer; None if they are not float32."""
-        arrays = self.core.moments(i)
+        arrays = self._core.moments(i)
         if arrays is None:
             return None
         with torch.no_grad():
@@ -345,7 +354,7 @@ class Part:
     def renew(self, groups: list[dict[str, Any]]) -> None:
         """Begins anew with the present parameters. Collective."""
         self.tensors.reload_masters()
-        self.core = self._make_core(groups)
+        self._core = self._make_core(groups)
         self.has_started = False
 
     def save(self) -> torch.Tensor:
@@ -406,7 +415,7 @@ class Part:
                 settings,
                 arguments["threads"] or torch.get_num_threads(),
                 arguments["rounding_seed"],
-                self._ranks if self._stream is None or self._ranks is None else self._ranks.nccl_address(),
+                None if self._ranks is None else self._ranks.own,
                 0 if self._stream is None else self._stream.cuda_stream,
             )
         self._gradient_types = list(tensors.types)

@@ -40,29 +40,51 @@ def group_of(process_group: Optional["dist.ProcessGroup"]) -> Optional["dist.Pro
 
 
 class Ranks:
-    """The collectives that an optimizer calls, over a process group with a backend for tensors in host memory.
+    """The collectives that an optimizer calls, over a process group.
 
-    Memoryviews are of the optimizer's own memory, so nothing is copied here. On a GPU the optimizer calls NCCL itself.
+    Memoryviews are of memory of the host that is the optimizer's own, so nothing is copied here. For parameters on a GPU the
+    optimizer calls NCCL itself if the group has it. With another backend, such as Gloo, it copies payloads to the host and back.
 
     :param device: of the parameters
+    :raises ValueError: if the group has no backend for it
     """
 
     def __init__(self, group: "dist.ProcessGroup", device: torch.device) -> None:
         # The group is torch's. Its threads end when destroy_process_group() drops the last reference, so none is kept here.
         self._reference = weakref.ref(group)
-        self._device = device
         self.rank: int = dist.get_rank(group)
         self.size: int = dist.get_world_size(group)
+        #: True if collectives of memory of the GPU are those of NCCL.
+        self.has_nccl = device.type == "cuda" and _is_nccl(_backend_of(group, device))
+        self._device = device if self.has_nccl else torch.device("cpu")
+        if self.size > 1 and not self.has_nccl and not _reaches_the_host(_backend_of(group, self._device)):
+            raise ValueError(
+                f"slamb: the process group has the backend {dist.get_backend(group)}, which cannot reach parameters on {device}; "
+                f"initialize it with init_process_group('gloo'), or with 'cpu:gloo,cuda:nccl'"
+            )
 
     @property
     def group(self) -> "dist.ProcessGroup":
         """:raises RuntimeError: if it has been destroyed"""
         group = self._reference()
         if group is None:
-            raise RuntimeError(
-                "slamb: the process group has been destroyed; call torch.distributed.destroy_process_group() after the last step"
-            )
+            raise _destroyed()
         return group
+
+    def require_alive(self) -> None:
+        """For calls of NCCL, which crash after the end of its communicator.
+
+        :raises RuntimeError: if the group has been destroyed, even if something else still holds it
+        """
+        try:
+            dist.get_backend(self.group)
+        except Exception as error:
+            raise _destroyed() from error
+
+    @property
+    def own(self) -> Any:
+        """The ranks as the compiled module takes them. Collective."""
+        return self._nccl_address() if self.has_nccl else self
 
     def all_reduce_sum(self, values: memoryview) -> None:
         _wait(dist.all_reduce(torch.frombuffer(values, dtype=torch.float32), group=self.group, async_op=True))
@@ -77,14 +99,14 @@ class Ranks:
     def all_to_all(self, send: memoryview, receive: memoryview) -> None:
         _wait(dist.all_to_all_single(_bytes(receive), _bytes(send), group=self.group, async_op=True))
 
-    def nccl_address(self) -> int:
-        """The address of the group's ncclComm_t. Collective.
+    def _nccl_address(self) -> int:
+        """The address of the group's ncclComm_t.
 
         :raises RuntimeError: if there is none
         """
         # torch makes it at the first collective.
         _wait(dist.all_reduce(torch.zeros(1, device=self._device), group=self.group, async_op=True))
-        find = getattr(self.group._get_backend(self._device), "_comm_ptr", None)
+        find = getattr(_backend_of(self.group, self._device), "_comm_ptr", None)
         if find is None or not find():
             raise RuntimeError(
                 f"slamb: the process group has no NCCL communicator for {self._device}; initialize it with the backend nccl, by a "
@@ -147,6 +169,32 @@ class Ranks:
 
     def _global_rank(self, rank: int) -> int:
         return int(dist.distributed_c10d.get_global_rank(self.group, rank))
+
+
+def _destroyed() -> RuntimeError:
+    return RuntimeError(
+        "slamb: the process group has been destroyed; call torch.distributed.destroy_process_group() after the last step"
+    )
+
+
+def _backend_of(group: Any, device: torch.device) -> Any:
+    """Its backend for tensors on a device; None if it has none. Before torch 2.0 a group is its backend."""
+    find = getattr(group, "_get_backend", None)
+    if find is None:
+        return group
+    try:
+        backend = find(device)
+    except RuntimeError:
+        return None
+    return getattr(backend, "wrapped_pg", backend)  # with TORCH_DISTRIBUTED_DEBUG=DETAIL
+
+
+def _is_nccl(backend: Any) -> bool:
+    return "NCCL" in type(backend).__name__ or hasattr(backend, "_comm_ptr")
+
+
+def _reaches_the_host(backend: Any) -> bool:
+    return backend is not None and not _is_nccl(backend)
 
 
 def _bytes(view: memoryview) -> torch.Tensor:

@@ -1,0 +1,2 @@
+// On a GPU.
+#include "../recipes/mean.cpp"
