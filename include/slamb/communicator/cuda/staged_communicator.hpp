@@ -27,13 +27,13 @@
 
 namespace slamb {
 
+namespace detail {
+
 /// Settings of a staged_communicator. `bytes` must be the same on all ranks.
 struct staging_options {
   std::size_t bytes = std::size_t{1} << 25;   ///< of pinned host memory, half of it per part; in [128, 2^40]
   std::chrono::milliseconds timeout{300000};  ///< of a wait for work on a stream; > 0
 };
-
-namespace detail {
 
 /// A Communicator that can make one collective in several calls: until end_parts(), its collectives are parts of `call`, which its
 /// errors name and its peers must make too.
@@ -57,7 +57,7 @@ concept makes_parts = requires(C& c, const collective_call& call) {
 /// Every collective
 /// @throws std::logic_error while the stream is captured into a graph, before any work
 /// @throws std::invalid_argument for a wrong root or sizes that do not fit, before any work
-/// @throws communicator_error if the work on the stream is not done within `staging_options::timeout`, or a call has failed before
+/// @throws communicator_error if the work on the stream is not done within `options.timeout`, or a call has failed before
 /// @throws cuda_error with the error of the runtime, of this call or of earlier work on the stream
 /// @throws the exceptions of `Host`
 ///
@@ -67,7 +67,7 @@ concept makes_parts = requires(C& c, const collective_call& call) {
 ///
 /// *Stream*: a call waits until work enqueued before is done. It returns when the result is enqueued: later work on the stream may
 /// use it. Not capturable into a graph.
-/// *Cost*: the payload goes to the host and back in parts of at most `staging_options::bytes`/2. One part is copied while another
+/// *Cost*: the payload goes to the host and back in parts of at most `options.bytes`/2. One part is copied while another
 /// is sent. A rank's own elements of all_to_all and all_gather stay on the device.
 /// *Determinism*: that of `Host`. Sums have the bits of `Host` if its sum of an element does not depend on the place of the element
 /// in the payload, as with thread_communicator and mpi_communicator.
@@ -75,10 +75,12 @@ template <communicator Host>
 requires capability::has_all_reduce_sum<Host, float>
 class staged_communicator {
  public:
+  using options_type = detail::staging_options;
+
   /// @param host  all its ranks must construct a staged_communicator at this point, with equal `options.bytes`
   /// @throws std::invalid_argument for an option out of range; communicator_error if ranks differ in `options.bytes`
   /// @throws cuda_error; the exceptions of `Host`
-  explicit staged_communicator(Host host, const staging_options& options = {})
+  explicit staged_communicator(Host host, const options_type& options = {})
       : options_(validated(options)), host_(std::move(host)), staging_(is_alone() ? 0 : 2 * half_of(options, size())) {
     if (size() > 1) require_equal_bytes();
   }
@@ -245,10 +247,10 @@ class staged_communicator {
     std::byte* memory;   // the pinned memory through which the part goes
   };
 
-  static staging_options validated(staging_options o) {
-    detail::require_in(o.bytes >= 128 && o.bytes <= (std::size_t{1} << 40), "staging_options::bytes",
+  static options_type validated(options_type o) {
+    detail::require_in(o.bytes >= 128 && o.bytes <= (std::size_t{1} << 40), "staged_communicator: bytes",
                        static_cast<double>(o.bytes), "in [128, 2^40]");
-    detail::require_in(o.timeout.count() > 0, "staging_options::timeout", static_cast<double>(o.timeout.count()),
+    detail::require_in(o.timeout.count() > 0, "staged_communicator: timeout", static_cast<double>(o.timeout.count()),
                        "> 0 ms");
     return o;
   }
@@ -257,7 +259,7 @@ class staged_communicator {
 
   /// The size of half of the staging memory, in bytes: whole lines, with at least one line for each rank in both directions, as
   /// all_to_all needs.
-  static std::size_t half_of(const staging_options& options, int ranks) {
+  static std::size_t half_of(const options_type& options, int ranks) {
     return std::max(options.bytes / 2, times(2 * ranks, line)) / line * line;
   }
 
@@ -415,12 +417,12 @@ class staged_communicator {
     };
     for (int peer = 1; peer < size(); ++peer)
       if (bytes_of(peer) != bytes_of(0))
-        throw communicator_error("slamb: staging_options::bytes is " + std::to_string(bytes_of(0)) +
+        throw communicator_error("slamb: staged_communicator: bytes is " + std::to_string(bytes_of(0)) +
                                  " on rank 0, but " + std::to_string(bytes_of(peer)) + " on rank " +
                                  std::to_string(peer) + "; it must be the same on all ranks");
   }
 
-  staging_options options_;
+  options_type options_;
   Host host_;
   detail::cuda::staging staging_;
   const detail::collective_call* call_ = nullptr;  // that is being made

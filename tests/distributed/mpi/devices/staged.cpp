@@ -208,14 +208,14 @@ TEST_CASE("staged_communicator: work on the stream that is not done in time is a
 TEST_CASE("staged_communicator: wrong options are rejected, and those that differ between ranks") {
   const users_own host;  // outlives the exceptions, because a rank of MPI that an exception destroys has failed
   CHECK(message_of([&] { staged_communicator(host, {.bytes = 127}); }) ==
-        "slamb: staging_options::bytes = 127, but it must be in [128, 2^40]");
+        "slamb: staged_communicator: bytes = 127, but it must be in [128, 2^40]");
   CHECK(message_of([&] { staged_communicator(host, {.timeout = std::chrono::milliseconds(0)}); }) ==
-        "slamb: staging_options::timeout = 0, but it must be > 0 ms");
+        "slamb: staged_communicator: timeout = 0, but it must be > 0 ms");
   const int last = host.size() - 1;
   const std::string said =
       message_of([&] { staged_communicator(host, {.bytes = host.rank() == last ? std::size_t{1} << 33 : 1000}); });
   CHECK(said == (last == 0 ? "nothing was thrown"
-                           : "slamb: staging_options::bytes is 1000 on rank 0, but 8589934592 on rank " +
+                           : "slamb: staged_communicator: bytes is 1000 on rank 0, but 8589934592 on rank " +
                                  std::to_string(last) + "; it must be the same on all ranks"));
 }
 
