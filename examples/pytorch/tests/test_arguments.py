@@ -409,3 +409,26 @@ def test_the_check_of_rejections_fails_for_what_is_accepted(settings):
 def test_the_check_of_rejections_fails_for_another_message():
     with pytest.raises(AssertionError):
         check_rejected("adamw", {"rounding": "up"}, "threads")
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_is_supported_says_what_the_constructor_does(name):
+    cls = CLASSES[name]
+    assert st.is_supported(cls)
+    for moments in ("float32", "bf16-momentum", "8-bit", "4-bit"):
+        for compressor in ("none", "sign", "int8", "top_k", "random_k", "random_k+int8", "random_k+sign", "zip"):
+            possible = compressor in _native.compressors(cls._recipe, moments)
+            assert st.is_supported(cls, compressor=compressor, moments=moments) == possible
+    assert not st.is_supported(cls, dtype=torch.float64)
+    assert not st.is_supported(cls, "meta")
+    assert not st.is_supported(cls, lr=-1.0)
+    with pytest.raises(TypeError, match="is_supported.. needs a class of slamb.torch, such as"):
+        st.is_supported(torch.optim.Adam)
+    if not torch.cuda.is_available():
+        assert not st.is_supported(cls, "cuda")
+
+
+def test_is_supported_looks_at_settings_together():
+    assert st.is_supported(st.Slamb, compressor="random_k+int8", parameter_sync="four_levels")
+    assert not st.is_supported(st.Slamb, compressor="top_k", parameter_sync="four_levels")
+    assert not st.is_supported(st.Slamb, compressor="random_k", moments="8-bit", parameter_sync="four_levels")

@@ -16,6 +16,7 @@ from slamb.torch._clients import consolidate_on_save
 from slamb.torch._hook import CompressionHook, compression_hook
 from slamb.torch._optimizer import Optimizer
 from slamb.torch._optimizers import AdamW, Lamb, OneBitAdam, OneBitLamb, Slamb, ZeroOneAdam
+from slamb.torch._supported import is_supported
 
 __all__ = [
     "AdamW",
@@ -28,4 +29,5 @@ __all__ = [
     "ZeroOneAdam",
     "compression_hook",
     "consolidate_on_save",
+    "is_supported",
 ]
