@@ -141,7 +141,7 @@ configure_and_build() {
     if [[ "$all_there_is" == ON ]]; then
       options+=("-DSLAMB_TESTS_LEFT_OUT=")
     else
-      options+=("-DSLAMB_TESTS_LEFT_OUT=distributed/(mpi/devices|nccl)/.*|isa/.*|replay/main")
+      options+=("-DSLAMB_TESTS_LEFT_OUT=distributed/(mpi/devices|nccl|processes)/.*|isa/.*|replay/main")
     fi
   fi
   cmake --preset "$@" "-DSLAMB_WARNINGS_AS_ERRORS=$strict" ${options[@]+"${options[@]}"} &&

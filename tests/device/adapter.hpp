@@ -7,29 +7,9 @@
 #include <utility>
 
 #include "optimizers.hpp"
+#include "short_options.hpp"
 
 namespace device_tests {
-
-/// Settings with short phases, common to all recipes.
-template <class Options>
-Options short_options(bool is_captured) {
-  Options options{};
-  options.beta1 = 0.8;
-  options.beta2 = 0.95;
-  options.epsilon = 1e-5;
-  options.weight_decay = 0.03;
-  if constexpr (requires { options.local_steps; }) options.local_steps = is_captured ? 0 : 3;
-  if constexpr (requires { options.dense_below; }) options.dense_below = 100;
-  if constexpr (requires { options.compress_single_rank; }) options.compress_single_rank = is_captured;
-  if constexpr (requires { options.warm_up.steps; }) options.warm_up.steps = 3;
-  if constexpr (requires { options.variance_schedule.freeze_step; }) {
-    options.variance_schedule.freeze_step = 4;
-    options.variance_schedule.update_scaler = 1;
-    options.local_schedule.scaler = 2;
-    options.local_schedule.clipper = 4;
-  }
-  return options;
-}
 
 template <class Optimizer>
 class adapter final : public optimizer {
@@ -54,6 +34,7 @@ class adapter final : public optimizer {
   }
   std::uint64_t steps() const override { return own_.statistics().step; }
   std::uint64_t skipped() const override { return own_.statistics().skipped_steps; }
+  slamb::optimizer& get() override { return own_; }
 
  private:
   Optimizer own_;
@@ -68,14 +49,16 @@ template <class Ranks, class Backend>
 using one_bit_adam_from_bf16 = slamb::one_bit_adam<slamb::dense_in<slamb::bf16>, Ranks, Backend>;
 
 #if defined(__CUDACC__)
-/// Constructs an optimizer on the current GPU.
+/// Constructs an optimizer on the current GPU. Its type names no Communicator, so that one serves ranks of every kind.
 template <class Optimizer>
 std::unique_ptr<optimizer> on_device(ingredients from) {
   typename Optimizer::backend_type backend{};
   backend.stream = from.stream;
   backend.memory = from.memory;
+  if (auto* const threads = std::get_if<slamb::thread_communicator>(&from.ranks))
+    from.ranks = device_ranks(slamb::cuda_thread_communicator(std::move(*threads)));
   return std::make_unique<adapter<Optimizer>>(from.tensors, from.is_captured,
-                                              slamb::cuda_thread_communicator(std::move(from.ranks)), backend);
+                                              std::get<device_ranks>(std::move(from.ranks)), backend);
 }
 #endif
 

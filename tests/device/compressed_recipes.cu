@@ -10,8 +10,8 @@ namespace {
 using ranks = slamb::cuda_thread_communicator;
 using random_bytes = slamb::chain<slamb::random_k<>, slamb::int8>;
 
-template <class Compressor, class Backend>
-using slamb_with = slamb::slamb<ranks, Compressor, slamb::rescaled_trust_ratio<>, Backend>;
+template <class Compressor, class... Others>
+using slamb_with = slamb::slamb<Compressor, slamb::rescaled_trust_ratio<>, Others...>;
 
 }  // namespace
 
@@ -20,7 +20,7 @@ std::unique_ptr<device_tests::optimizer> device_tests::slamb_int8_on_device(ingr
 }
 
 std::unique_ptr<bench::stepper> bench::slamb_int8_stepper(rank_parts from) {
-  return stepper_on_device<slamb_with<random_bytes, timed_backend>>(std::move(from));
+  return stepper_on_device<slamb_with<random_bytes, ranks, timed_backend>>(std::move(from));
 }
 
 std::unique_ptr<device_tests::optimizer> device_tests::slamb_top_k_on_device(ingredients from) {
@@ -28,11 +28,11 @@ std::unique_ptr<device_tests::optimizer> device_tests::slamb_top_k_on_device(ing
 }
 
 std::unique_ptr<bench::stepper> bench::slamb_top_k_stepper(rank_parts from) {
-  return stepper_on_device<slamb_with<slamb::top_k, timed_backend>>(std::move(from));
+  return stepper_on_device<slamb_with<slamb::top_k, ranks, timed_backend>>(std::move(from));
 }
 
 std::unique_ptr<device_tests::optimizer> device_tests::zero_one_adam_on_device(ingredients from) {
-  return on_device<slamb::zero_one_adam<ranks, slamb::sign, slamb::cuda_backend>>(std::move(from));
+  return on_device<slamb::zero_one_adam<slamb::sign, slamb::cuda_backend>>(std::move(from));
 }
 
 double device_tests::replay_zero_one_adam(const test_support::trace& given) {
@@ -40,5 +40,5 @@ double device_tests::replay_zero_one_adam(const test_support::trace& given) {
 }
 
 std::unique_ptr<bench::stepper> bench::zero_one_adam_stepper(rank_parts from) {
-  return stepper_on_device<slamb::zero_one_adam<ranks, slamb::sign, timed_backend>>(std::move(from));
+  return stepper_on_device<slamb::zero_one_adam<slamb::sign, timed_backend>>(std::move(from));
 }

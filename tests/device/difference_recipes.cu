@@ -5,9 +5,8 @@
 
 namespace {
 
-template <class Backend>
-using slamb_by_differences =
-    slamb::slamb_by_differences<slamb::cuda_thread_communicator, slamb::chain<slamb::random_k<>, slamb::int8>, Backend>;
+template <class... Others>
+using slamb_by_differences = slamb::slamb_by_differences<slamb::chain<slamb::random_k<>, slamb::int8>, Others...>;
 
 }  // namespace
 
@@ -16,5 +15,5 @@ std::unique_ptr<device_tests::optimizer> device_tests::slamb_by_differences_on_d
 }
 
 std::unique_ptr<bench::stepper> bench::slamb_by_differences_stepper(rank_parts from) {
-  return stepper_on_device<slamb_by_differences<timed_backend>>(std::move(from));
+  return stepper_on_device<slamb_by_differences<slamb::cuda_thread_communicator, timed_backend>>(std::move(from));
 }

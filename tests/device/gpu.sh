@@ -3,13 +3,17 @@
 # Each row of the report counts as one test and has a time limit. The report is written to a second file before and after each
 # row, and then renamed. So it is complete at any time, and a killed script loses only the row that runs.
 
-gpu_stages=("build bench" bench torch pytorch "build tests" tests memcheck racecheck synccheck initcheck "build examples" examples)
+gpu_stages=("build bench" bench torch pytorch "build tests" tests memcheck racecheck synccheck initcheck "build nccl" nccl
+  "build examples" examples)
 
 # The cases for compute-sanitizer: memcheck runs all of them, its slower tools only the first.
 sanitized_cases=(
   "device and host: one step of random layouts"
   "device: tensors at addresses that are multiples of four bytes and of nothing else"
 )
+
+# The Python package with several ranks on one GPU: a row of the stage nccl.
+gpu_ranks_test=examples/pytorch/tests/gpu/test_ranks.py
 
 gpu_limit="${SLAMB_GPU_SECONDS:-180}"
 gpu_build="${SLAMB_GPU_BUILD:-build/gpu}"
@@ -36,7 +40,7 @@ choose_stages() {
       case "$wanted" in
         bench | torch) build="build bench" ;;
         pytorch) build="$wanted" ;;  # nothing is built
-        examples) build="build examples" ;;
+        nccl | examples) build="build $wanted" ;;
         build\ *) build="$wanted" ;;
         *) build="build tests" ;;
       esac
@@ -208,7 +212,7 @@ why_absent() {
     return
   fi
   case "$1" in
-    example_nccl) verdict="skipped: NCCL was not found" ;;
+    example_nccl | slamb_device_nccl_tests) verdict="skipped: NCCL was not found" ;;
     slamb_device_mpi_tests) verdict="skipped: MPI was not found" ;;
     *) verdict="FAILED: CMake has no target $1" ;;
   esac
@@ -291,7 +295,7 @@ run_pytorch() {
   fi
   if begin_pytorch "pytorch: tests"; then
     status=0
-    timed "${python[@]}" -m pytest -q -p no:cacheprovider examples/pytorch/tests/gpu || status=$?
+    timed "${python[@]}" -m pytest -q -p no:cacheprovider examples/pytorch/tests/gpu --ignore "$gpu_ranks_test" || status=$?
     judge_status "$status"
     if [[ "$verdict" == passed ]]; then verdict="passed: $(tail -n 1 "$log")"; fi
     settle "$verdict"
@@ -328,6 +332,45 @@ run_tests() {
   status=0
   timed env "${settings[@]}" mpirun -n 2 "$gpu_build/bin/slamb_device_mpi_tests" --no-colors || status=$?
   judge_cases "$status"
+  settle "$verdict"
+}
+
+# nccl_ranks NUMBER: a row for so many ranks over NCCL on one GPU. The program's last line has its counts.
+nccl_ranks() {
+  local status=0 counts
+  begin "nccl: $1 ranks"
+  ready slamb_device_nccl_tests || return
+  timed "$gpu_build/bin/slamb_device_nccl_tests" --ranks "$1" || status=$?
+  counts="$(grep -oE '^[0-9]+ ok, [0-9]+ wrong$' "$log" | tail -n 1)"
+  if ((status == 77)) && ! grep -q '^skipped: no GPU' "$log"; then
+    settle "$(own_reason)"
+    return
+  fi
+  judge_status "$status"
+  if [[ "$verdict" != passed ]]; then
+    verdict+="${counts:+; $counts}"
+  elif [[ ! "$counts" =~ ^[1-9] ]]; then
+    verdict="FAILED: ${counts:-no counts}"
+  else
+    verdict="passed: $counts"
+  fi
+  settle "$verdict"
+}
+# The scenarios of ranks that are processes, in C++ and by torchrun.
+run_nccl() {
+  local status=0 python=(env "PYTHONPATH=${SLAMB_GPU_PYTHON:-}" python3) last reason
+  gpu_pending=("nccl: 2 ranks" "nccl: 4 ranks" "nccl: torchrun" ${gpu_pending[@]+"${gpu_pending[@]:1}"})
+  nccl_ranks 2
+  nccl_ranks 4
+  begin_pytorch "nccl: torchrun" || return
+  timed "${python[@]}" -m pytest -q -rs -p no:cacheprovider -k cuda "$gpu_ranks_test" || status=$?
+  judge_status "$status"
+  last="$(tail -n 1 "$log")"
+  if [[ "$verdict" == passed ]]; then verdict="passed: $last"; fi
+  if [[ "$verdict" == passed* && "$last" != *" passed"* ]]; then  # pytest is content if it has skipped all
+    reason="$(sed -nE '/^SKIPPED/{s/^SKIPPED.*\.py(:[0-9]+)?: //p;q}' "$log")"
+    verdict="skipped: ${reason:-$last}"
+  fi
   settle "$verdict"
 }
 
@@ -384,11 +427,13 @@ test_gpu() {
     case "$stage" in
       "build bench") build "$stage" slamb_bench_gpu ;;
       "build tests") build "$stage" slamb_device_tests slamb_device_mpi_tests ;;
+      "build nccl") build "$stage" slamb_device_nccl_tests ;;
       "build examples") build "$stage" example_cuda_graph example_nccl ;;
       bench) bench_gpu ;;
       torch) bench_torch ;;
       pytorch) run_pytorch ;;
       tests) run_tests ;;
+      nccl) run_nccl ;;
       examples) run_examples ;;
       *) sanitize "$stage" ;;
     esac

@@ -10,7 +10,8 @@ template <class Optimizer>
 std::unique_ptr<optimizer> on_host(ingredients from) {
   typename Optimizer::backend_type backend{};
   backend.threads = 1;
-  return std::make_unique<adapter<Optimizer>>(from.tensors, from.is_captured, std::move(from.ranks), backend);
+  return std::make_unique<adapter<Optimizer>>(from.tensors, from.is_captured, std::get<ranks>(std::move(from.ranks)),
+                                              backend);
 }
 
 }  // namespace

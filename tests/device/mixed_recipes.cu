@@ -24,8 +24,8 @@ double device_tests::replay_bf16_one_bit_lamb(const test_support::trace& given) 
 }
 
 std::unique_ptr<device_tests::optimizer> device_tests::lamb_in_eight_bits_on_device(ingredients from) {
-  return on_device<lamb_in_eight_bits<slamb::cuda_thread_communicator, slamb::cuda_backend>>(std::move(from));
+  return on_device<lamb_in_eight_bits<device_ranks, slamb::cuda_backend>>(std::move(from));
 }
 std::unique_ptr<device_tests::optimizer> device_tests::one_bit_adam_from_bf16_on_device(ingredients from) {
-  return on_device<one_bit_adam_from_bf16<slamb::cuda_thread_communicator, slamb::cuda_backend>>(std::move(from));
+  return on_device<one_bit_adam_from_bf16<device_ranks, slamb::cuda_backend>>(std::move(from));
 }

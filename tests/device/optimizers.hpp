@@ -8,13 +8,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <slamb/communicator/any_communicator.hpp>
 #include <slamb/communicator/thread_communicator.hpp>
 #include <slamb/core/parameter.hpp>
 #include <slamb/detail/pass/arena.hpp>
 #include <slamb/detail/pass/step_state.hpp>
 #include <slamb/detail/state/saved_state.hpp>
 #include <slamb/optimizer/detail/learning_rates.hpp>
+#include <slamb/optimizer/optimizer.hpp>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "../support/trace.hpp"
@@ -33,12 +36,16 @@ class optimizer {
   virtual void load_state(std::span<const std::byte> saved, const slamb::restore_options& options) = 0;
   virtual std::uint64_t steps() const = 0;    ///< waits
   virtual std::uint64_t skipped() const = 0;  ///< waits
+  virtual slamb::optimizer& get() = 0;        ///< the library's
 };
 
-/// The arguments of an optimizer's constructor. The host ignores `stream` and `memory`.
+/// Ranks whose buffers are in device memory.
+using device_ranks = slamb::any_communicator<cudaStream_t>;
+
+/// The arguments of an optimizer's constructor. The host ignores `stream` and `memory`, and takes only threads as ranks.
 struct ingredients {
   std::span<const slamb::parameter> tensors;
-  slamb::thread_communicator ranks;
+  std::variant<slamb::thread_communicator, device_ranks> ranks;
   cudaStream_t stream = nullptr;
   slamb::allocator memory{};  ///< empty: the backend's own
   bool is_captured = false;   ///< true: the caller averages parameters, and a single rank encodes

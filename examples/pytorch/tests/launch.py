@@ -66,12 +66,15 @@ class Launch:
     """The results of checks.
 
     :param names: as script:check; every rank makes them in this order
+    :param script: makes the checks
+    :param arguments: of the script, before the names; None: those of run.py
     """
 
-    def __init__(self, ranks, names, seconds=SECONDS):
+    def __init__(self, ranks, names, seconds=SECONDS, script="run", arguments=None):
         self.ranks = ranks
         self.results = {name: {} for name in names}  # by rank: None if it passed, or the reason
-        self.run = Torchrun("run", ranks, [str(seconds), *names], seconds)
+        arguments = [str(seconds)] if arguments is None else arguments
+        self.run = Torchrun(script, ranks, [*arguments, *names], seconds)
         for line in self.run.output.splitlines():
             match = _LINE.match(line)
             if match and match[3] in self.results:

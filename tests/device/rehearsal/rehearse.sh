@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # rehearse.sh [GROUP]…: runs tests/run.sh --gpu without a GPU, with stand-ins for all that it starts (stand_in.sh), and checks the
-# report, the exit status and the last line. Groups: success, failures, hangs, signals, missing, options, control; all if none
-# is named.
+# report, the exit status and the last line. Groups: success, failures, hangs, signals, missing, options, control; launcher, for
+# nccl_ranks.sh. All if none is named.
 #
 # Prints failed checks, and at the end how many runs and checks there were. Exit: 0; 1 if a check failed.
 # shellcheck disable=SC2034  # variables of a run are exported by name
@@ -13,7 +13,7 @@ trap 'rm -rf "$ROOT"' EXIT
 runs=0 checks=0 wrong=0
 
 # A machine with only the tools that the script may use, and the stand-ins; and its own copy of the tree.
-tools=(basename bash cat cp date dirname env find grep head ln mkdir mktemp mv nproc rm sed setsid sleep sort tail timeout tr)
+tools=(basename bash cat cp date dirname env find grep head ln mkdir mktemp mv nproc rm sed setsid sleep sort tail tee timeout tr true)
 stand_ins=(cmake compute-sanitizer mpirun ninja nvcc nvidia-smi python3)
 mapfile -t tools < <(type -P "${tools[@]}")
 STAND_IN="$ROOT/stand_in.sh" REAL_MV="$(type -P mv)"
@@ -27,7 +27,8 @@ cp "$sources/cmake/slamb_mpirun.cmake" "$ROOT/cmake/"
 echo 'TEST_CASE("device: a case") {}' | tee "$ROOT/tests/device/edges.cpp" >"$ROOT/tests/device/replay.cu"
 
 all_rows=("build bench" bench torch "pytorch: costs" "pytorch: tests" "build tests" "tests: edges" "tests: replay"
-  "tests: processes" memcheck racecheck synccheck initcheck "build examples" "examples: cuda" "examples: nccl, 1 rank" "examples: nccl, 2 ranks")
+  "tests: processes" memcheck racecheck synccheck initcheck "build nccl" "nccl: 2 ranks" "nccl: 4 ranks" "nccl: torchrun"
+  "build examples" "examples: cuda" "examples: nccl, 1 rank" "examples: nccl, 2 ranks")
 
 # reset: the defaults of a run: everything is installed, and nothing fails.
 reset() {
@@ -178,6 +179,8 @@ success() {
   must row "tests: edges" "passed: 2 of 2 cases"
   must row memcheck "passed: 2 of 2 cases"
   must row racecheck "passed: 1 of 1 cases"
+  must row "nccl: 4 ranks" "passed: 57 ok, 0 wrong"
+  must row "nccl: torchrun" "passed: 4 passed in 0.10s"
   must shows '| `lamb` | 1 |'
   must shows '| `fused` | 1 |'
   must shows '| a kernel |'
@@ -206,6 +209,7 @@ failures() {
       "build tests")
         without=("$name" tests memcheck racecheck synccheck initcheck) reason="skipped: slamb_device_tests was not built"
         ;;
+      "build nccl") without=("$name" "nccl: 2 ranks" "nccl: 4 ranks") reason="skipped: slamb_device_nccl_tests was not built" ;;
       "build examples") without=("$name" "examples: cuda") reason="skipped: example_cuda_graph was not built" ;;
       *) without=("$name") ;;
     esac
@@ -227,13 +231,14 @@ hangs() {
 
   reset
   context="programs that do nothing"
-  STAGES_THAT_ARE_EMPTY="|bench|tests: edges|memcheck|"
+  STAGES_THAT_ARE_EMPTY="|bench|tests: edges|memcheck|nccl: 2 ranks|"
   run
   ends_well
+  must row "nccl: 2 ranks" "FAILED: no counts"
   must row bench "FAILED: it printed no table"
   must row "tests: edges" "FAILED: 0 cases ran, expected one or more"
   must row memcheck "FAILED: 0 cases ran, expected 2"
-  must rows_but passed bench "tests: edges" memcheck
+  must rows_but passed bench "tests: edges" memcheck "nccl: 2 ranks"
 }
 
 signals() {
@@ -243,7 +248,7 @@ signals() {
     context="SIG$signal while a test runs"
     run_until_killed "$signal" "tests: replay"
     ends_well
-    must has_rows "${all_rows[@]:0:14}" examples
+    must has_rows "${all_rows[@]:0:14}" nccl "build examples" examples
     must row "tests: replay" "FAILED: interrupted"
     must row "tests: edges" passed
     must row "tests: processes" "not run"
@@ -285,6 +290,7 @@ must_be_saved() {
 
 missing() {
   local tests=("build tests" tests memcheck racecheck synccheck initcheck)
+  local nccl=("build nccl" "nccl: 2 ranks" "nccl: 4 ranks")
 
   reset
   context="no doctest"
@@ -293,7 +299,8 @@ missing() {
   ends_well
   must row "build tests" "skipped: doctest was not found"
   must row tests "skipped: doctest was not found"
-  must rows_but passed "${tests[@]}"
+  must row "nccl: 2 ranks" "skipped: doctest was not found"
+  must rows_but passed "${tests[@]}" "${nccl[@]}"
   must is_status 0
   # gpu.sh recognizes a missing package by this message.
   context="the message about a package"
@@ -308,7 +315,8 @@ missing() {
   must row torch "skipped: python3 is missing"
   must row "pytorch: costs" "skipped: python3 with pytest, torch and slamb is missing"
   must row "build tests" "skipped: python3 was not found"
-  must rows_but passed torch "pytorch: costs" "pytorch: tests" "${tests[@]}"
+  must row "nccl: torchrun" "skipped: python3 with pytest, torch and slamb is missing"
+  must rows_but passed torch "pytorch: costs" "pytorch: tests" "${tests[@]}" "${nccl[@]}" "nccl: torchrun"
 
   reset
   context="tests that cannot be configured"
@@ -318,7 +326,7 @@ missing() {
   must row "build tests" "FAILED: the device tests could not be configured"
   must shows "Something that nobody has foreseen"
   must row memcheck "skipped: the device tests could not be configured"
-  must rows_but passed "${tests[@]}"
+  must rows_but passed "${tests[@]}" "${nccl[@]}"
 
   reset
   context="no MPI, second GPU, ninja, timeout and nvidia-smi"
@@ -344,9 +352,20 @@ missing() {
   for name in memcheck racecheck synccheck initcheck; do must row "$name" "skipped: no compute-sanitizer"; done
   must row "examples: cuda" passed
   must row "examples: nccl, 1 rank" "skipped: NCCL was not found"
+  for name in "${nccl[@]}"; do must row "$name" "skipped: NCCL was not found"; done
   must row "tests: replay" passed
   must is_status 0
   must_not called "-G Unix Makefiles"
+
+  reset
+  context="an NCCL that refuses several ranks on one GPU"
+  PACKAGES+="one_rank|"
+  run
+  ends_well
+  must row "nccl: 2 ranks" "skipped: NCCL refuses several ranks on one GPU"
+  must row "nccl: torchrun" "skipped: NCCL refuses two ranks"
+  must rows_but passed "nccl: 2 ranks" "nccl: 4 ranks" "nccl: torchrun"
+  must is_status 0
 
   reset
   context="no script for PyTorch"
@@ -393,6 +412,15 @@ options() {
   must_not called "--target slamb_bench_gpu"
 
   reset
+  context="no GPU, by the ranks over NCCL"
+  GPU=no
+  run --stage nccl
+  ends_well
+  must has_rows "build nccl" "nccl: 2 ranks" "nccl: 4 ranks" "nccl: torchrun"
+  must row "nccl: 2 ranks" "FAILED: there is no GPU"
+  must rows_but "skipped: there is no GPU" "build nccl" "nccl: 2 ranks"
+
+  reset
   context="two stages"
   run --stage memcheck --stage bench
   ends_well
@@ -409,7 +437,8 @@ options() {
   must row "build tests" given
   must row "build examples" "skipped: $ROOT/given/bin/example_cuda_graph is missing"
   must row "tests: processes" "skipped: $ROOT/given/bin/slamb_device_mpi_tests is missing"
-  must rows_but passed "build bench" "build tests" "build examples" "tests: processes" "examples: cuda" \
+  must row "nccl: 2 ranks" "skipped: $ROOT/given/bin/slamb_device_nccl_tests is missing"
+  must rows_but passed "build nccl" "nccl: 2 ranks" "nccl: 4 ranks" "build bench" "build tests" "build examples" "tests: processes" "examples: cuda" \
     "examples: nccl, 1 rank" "examples: nccl, 2 ranks"
   must_not called "--preset"
   must is_status 0
@@ -454,6 +483,53 @@ cases_exist() {
     grep -qF "TEST_CASE(\"$name\")" "$here"/../*.cpp || complain "no case is '$name'" || return
   done
 }
+
+# nccl_ranks.sh, whose programs are shell commands.
+launcher() {
+  reset
+  mkdir -p "$ROOT/libraries"
+  : >"$ROOT/libraries/libnccl.so.2"
+  context="ranks on one GPU"
+  launch 3 bash -c 'echo "$RANK of $WORLD_SIZE, device $LOCAL_RANK, host $NCCL_HOSTID, $NCCL_SOCKET_IFNAME $NCCL_NET"'
+  must is_status 0
+  for rank in 0 1 2; do must prints "[$rank] $rank of 3, device 0, host slamb-rank-$rank, lo Socket"; done
+
+  context="a rank that fails, and one that never ends"
+  launch 3 bash -c 'if ((RANK == 1)); then exit 4; elif ((RANK == 2)); then echo $BASHPID >"$ROOT/hanging"; exec sleep 60; fi'
+  must is_status 1
+  must prints "rank 1: exit status 4"
+  must prints "1 ranks still run 1 seconds after the first failure, and are ended"
+  must all_gone
+
+  context="an NCCL that refuses"
+  launch 2 bash -c 'echo "NCCL WARN Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1000"; exit 1'
+  must is_status 77
+  must prints "skipped: NCCL refuses several ranks on one GPU: Duplicate GPU detected : rank 0"
+
+  context="a launch without a GPU"
+  rm "$ROOT/path/nvidia-smi"
+  launch 2 true
+  must is_status 77
+  must prints "skipped: no GPU"
+
+  context="wrong launches"
+  launch
+  must is_status 2
+  launch none true
+  must is_status 2
+  launch 2
+  must is_status 2
+  launch 2 no_such_program
+  must is_status 2
+  must_not prints "skipped"
+}
+launch() {
+  runs=$((runs + 1)) status=0
+  env -i PATH="$ROOT/path" ROOT="$ROOT" LD_LIBRARY_PATH="$ROOT/libraries" SLAMB_RANKS_GRACE=1 \
+    bash "$here/../nccl_ranks.sh" "$@" >"$ROOT/output" 2>&1 </dev/null || status=$?
+}
+# prints TEXT: the output contains it.
+prints() { grep -qF -- "$1" "$ROOT/output" || complain "the output lacks it"; }
 
 # The checks above must reject broken reports and broken scripts.
 control() {
@@ -528,10 +604,10 @@ sabotage() {
   must test $? = 0
 }
 
-(($# > 0)) || set -- success failures hangs signals missing options control
+(($# > 0)) || set -- success failures hangs signals missing options launcher control
 for group in "$@"; do
   case "$group" in
-    success | failures | hangs | signals | missing | options | control) "$group" ;;
+    success | failures | hangs | signals | missing | options | launcher | control) "$group" ;;
     *) echo "rehearse.sh: no group '$group'" >&2; exit 2 ;;
   esac
 done

@@ -57,6 +57,7 @@ cmake_stand_in() {
       if [[ -e "$ROOT/build/with_tests" ]]; then
         echo "... slamb_device_tests"
         if listed "$PACKAGES" mpi; then echo "... slamb_device_mpi_tests"; fi
+        if listed "$PACKAGES" nccl; then echo "... slamb_device_nccl_tests"; fi
       fi
       echo "... example_cuda_graph"
       if listed "$PACKAGES" nccl; then echo "... example_nccl"; fi
@@ -65,6 +66,7 @@ cmake_stand_in() {
       case "${*: -1}" in
         slamb_bench_gpu) stage "build bench" ;;
         slamb_device_tests) stage "build tests" ;;
+        slamb_device_nccl_tests) stage "build nccl" ;;
         example_cuda_graph) stage "build examples" ;;
       esac || exit
       mkdir -p build/gpu/bin build/gpu/slamb_device_recipes.dir
@@ -110,6 +112,14 @@ case "$(basename "$0") $*" in
     stage "pytorch: costs" >&2 || exit
     printf '| step | µs |\n| --- | --: |\n| `AdamW` | 1 |\n'
     ;;
+  python3\ -m\ pytest\ -q\ -rs\ *test_ranks.py)
+    stage "nccl: torchrun" || exit
+    if listed "$PACKAGES" one_rank; then
+      printf 'SKIPPED [2] examples/pytorch/tests/gpu/test_ranks.py:30: NCCL refuses two ranks\n2 skipped in 0.10s\n'
+    else
+      echo "4 passed in 0.10s"
+    fi
+    ;;
   python3\ -m\ pytest\ *)
     stage "pytorch: tests" || exit
     echo "3 passed in 0.10s"
@@ -131,6 +141,15 @@ case "$(basename "$0") $*" in
     need_gpu
     stage "tests: processes" || exit
     cases 2
+    ;;
+  slamb_device_nccl_tests\ --ranks\ *)
+    need_gpu
+    if listed "$PACKAGES" one_rank; then
+      echo "skipped: NCCL refuses several ranks on one GPU: Duplicate GPU detected"
+      exit 77
+    fi
+    stage "nccl: ${*: -1} ranks" || exit
+    listed "$STAGES_THAT_ARE_EMPTY" "$name" || echo "57 ok, 0 wrong"
     ;;
   "example_cuda_graph ")
     need_gpu

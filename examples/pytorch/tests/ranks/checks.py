@@ -91,12 +91,17 @@ def run(names: dict[str, Any]) -> None:
     make([(name, found[name]) for name in sys.argv[1:] or found], 300.0)
 
 
-def make(checks: list[tuple[str, Check]], seconds: float) -> None:
-    """Makes these checks, and prints the results by their names. After so many seconds it prints where it is, and exits."""
+def start() -> None:
+    """Initializes torch.distributed with all processes of the launch."""
     torch.set_num_threads(1)
     _Store.store, _Store.rank, _Store.size = next(rendezvous("env://", timeout=TIMEOUT))
     gc.freeze()  # the modules: gc.collect() need not look at them
     join("start")
+
+
+def make(checks: list[tuple[str, Check]], seconds: float) -> None:
+    """Makes these checks, and prints the results by their names. After so many seconds it prints where it is, and exits."""
+    start()
     faulthandler.dump_traceback_later(seconds, exit=True)
     for number, (name, one) in enumerate(checks):
         why = _why_it_fails(one)
