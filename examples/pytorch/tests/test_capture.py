@@ -1,5 +1,5 @@
-"""Steps that are captured into a CUDA graph, as far as the host can show it: what is refused, with the reason and without effect, and
-what a captured step leaves behind. tests/gpu/test_graphs.py replays graphs."""
+"""Steps that are captured into a CUDA graph, as far as the host can show it: what is refused, with the reason and without effect,
+and what a captured step leaves behind. tests/gpu/test_graphs.py replays graphs."""
 
 import copy
 

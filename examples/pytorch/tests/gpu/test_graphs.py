@@ -231,7 +231,7 @@ def test_graphed_callables_work_with_an_eager_step(name):
 
 @pytest.mark.parametrize("name", ["adamw", "lamb, int8", "slamb", "one_bit_lamb"])
 def test_replays_keep_their_gradients_whatever_is_done_between_them(name):
-    """Gradients are set to None, other calls look at the optimizer, steps are taken without a graph, and a second graph is captured."""
+    """Gradients become None, other calls look at the optimizer, steps are taken without a graph, and a second graph is captured."""
     model, optimizer, other, reference = twins(CAPTURABLE[name], lr=1e-2)
     first = Captured(model, optimizer)
     second = None
