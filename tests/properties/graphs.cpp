@@ -2,6 +2,7 @@
 // cannot be captured. Here a stand-in records the stream's work; tests/device does the same on a GPU.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -79,6 +80,36 @@ class model_on_graph {
     optimizer_.set_parameters(data);
     optimizer_.set_gradients(gradients);
   }
+  /// Gives tensors gradients in the memory with this number: 0 is that of the construction. Then `prepare` writes there.
+  void take_gradients_from(std::size_t number) {
+    while (memories_.size() <= number) memories_.push_back(make_data(0));
+    std::swap(gradient_, memories_[current_]);
+    std::swap(gradient_, memories_[current_ = number]);
+  }
+  /// Poisons the memory of all other gradients, so that a step that reads there is noticed.
+  void poison_others() {
+    for (std::size_t i = 0; i < memories_.size(); ++i)
+      for (auto& tensor : memories_[i])
+        if (i != current_) std::ranges::fill(tensor, 1e3F);
+  }
+  void pass_gradients(std::size_t absent = 99) {
+    std::vector<const float*> all;
+    for (std::size_t i = 0; i < gradient_.size(); ++i) all.push_back(i == absent ? nullptr : gradient_[i].data());
+    optimizer_.set_gradients(all);
+  }
+  /// Captures a step that reads the present gradients.
+  recording captured_with_gradients(std::size_t absent = 99) {
+    graph_.begin();
+    try {
+      pass_gradients(absent);
+      step();
+    } catch (...) {
+      graph_.end();
+      throw;
+    }
+    graph_.end();
+    return graph_;
+  }
   /// Changes the rate of group 1 in the prepared step.
   void change_rate() { rates_[1] *= 2.0; }
   void step() { optimizer_.step(slamb::device_learning_rates{rates_}); }
@@ -123,6 +154,8 @@ class model_on_graph {
   int size_;
   recording graph_;
   std::vector<std::vector<float>> data_, gradient_;
+  std::vector<std::vector<std::vector<float>>> memories_{1};
+  std::size_t current_ = 0;
   std::vector<std::vector<std::vector<float>>> old_;  // freed at the end, so that a step on old memory does not fault
   double rates_[2] = {};
   float loss_scale_ = 1.0F;
@@ -262,6 +295,108 @@ TEST_CASE(
   check(maker_of<lamb>({.max_gradient_norm = 0.5}));
   check(maker_of<sparse<slamb::random_k<>>>({.max_gradient_norm = 0.5, .local_steps = 0}));
   check(maker_of<one_bit_lamb>({.warm_up = {.steps = 2}}));
+}
+
+TEST_CASE("graphs: steps of two graphs and steps that are not captured each read their own gradients") {
+  const auto check = [](const recorded_maker& make) {
+    constexpr std::uint64_t first = 3, steps = 40;
+    std::vector<std::vector<float>> parameters[2][2];
+    std::vector<std::byte> states[2][2];
+    for (const bool captures : {false, true})
+      slamb::run_ranks(2, [&](slamb::thread_communicator communicator) {
+        const int rank = communicator.rank();
+        model_on_graph model(make, std::move(communicator));
+        std::vector<recording> graphs;
+        for (std::uint64_t t = 1; t <= steps; ++t) {
+          if (t == first + 1 && captures)
+            for (const std::size_t memory : {1U, 2U}) {
+              model.take_gradients_from(memory);
+              graphs.push_back(model.captured_with_gradients());
+            }
+          // Step t: by a graph, with gradients that it has set, or with those that the step before has set.
+          const std::size_t memory = t <= first ? 0 : t % 4 == 3 ? 0 : t % 4 == 0 ? 0 : t % 4;
+          model.take_gradients_from(memory);
+          model.prepare(t);
+          model.poison_others();
+          if (captures && memory > 0) {
+            graphs[memory - 1].replay();
+          } else {
+            if (t == first + 1 || t % 4 != 0) model.pass_gradients();
+            model.step();
+          }
+        }
+        parameters[captures][rank] = model.data();
+        states[captures][rank] = model.optimizer().save_state();
+      });
+    for (int rank = 0; rank < 2; ++rank) {
+      CHECK(parameters[1][rank] == parameters[0][rank]);
+      CHECK(states[1][rank] == states[0][rank]);
+    }
+  };
+  check(maker_of<adamw>({}));
+  check(maker_of<lamb>({.max_gradient_norm = 0.5}));
+  check(maker_of<sparse<slamb::random_k<>>>({.max_gradient_norm = 0.5, .local_steps = 0}));
+  check(maker_of<one_bit_lamb>({.warm_up = {.steps = 2}}));
+}
+
+TEST_CASE("graphs: a captured step writes the pointers of many tensors, and of tensors without a gradient") {
+  for (const std::size_t tensors : {1U, 17U, 18U, 19U, 72U, 73U, 200U}) {
+    CAPTURE(tensors);
+    const auto absent = [tensors](std::size_t i) { return tensors > 1 && i % 5 == 1; };
+    recording graph;
+    std::vector<float> data(tensors, 1.0F), gradient(tensors, 0.25F), other(tensors, -0.5F), expected;
+    std::vector<slamb::parameter> parameters;
+    std::vector<const float*> own, others, all_others;
+    for (std::size_t i = 0; i < tensors; ++i) {
+      parameters.push_back({.data = &data[i], .gradient = absent(i) ? nullptr : &gradient[i], .size = 1});
+      own.push_back(absent(i) ? nullptr : &gradient[i]);
+      others.push_back(absent(i) ? nullptr : &other[i]);
+      all_others.push_back(&other[i]);
+    }
+    slamb::adamw<slamb::self_communicator, recorded_backend> optimizer(
+        parameters, {.beta1 = 0.0, .beta2 = 0.0, .epsilon = 1e-30, .weight_decay = 0.0}, {},
+        recorded_backend{.to = &graph});
+    const double rate = 0.25;
+    const auto step = [&] { optimizer.step(slamb::device_learning_rates{&rate}); };  // moves by rate * sign
+    step();
+    graph.begin();
+    optimizer.set_gradients(own);
+    step();
+    graph.end();
+    optimizer.set_gradients(others);
+    step();
+    graph.replay();
+    optimizer.set_gradients(all_others);
+    graph.replay();
+    step();
+    for (std::size_t i = 0; i < tensors; ++i) expected.push_back(absent(i) ? 1.25F : 0.75F);
+    CHECK(data == expected);
+    CHECK(optimizer.statistics().step == 5);
+  }
+}
+
+TEST_CASE("graphs: a step cannot be captured with gradients for other tensors than before") {
+  slamb::run_ranks(2, [](slamb::thread_communicator communicator) {
+    const bool is_first = communicator.rank() == 0;
+    model_on_graph model(maker_of<lamb>({}), std::move(communicator));
+    model.prepare(1);
+    model.step();
+    const auto before = model.data();
+    std::string said;
+    try {
+      static_cast<void>(model.captured_with_gradients(1));
+    } catch (const std::logic_error& error) {
+      said = error.what();
+    }
+    if (is_first)
+      CHECK(said ==
+            "slamb: set_gradients() was given null for tensor 1 while steps are captured into a graph, but the tensor "
+            "had one before; take a step with the same gradients before the capture");
+    CHECK(model.data() == before);
+    model.prepare(2);
+    model.step();
+    CHECK(model.optimizer().statistics().step == 2);
+  });
 }
 
 TEST_CASE("graphs: SLAMB's parameters are averaged by a separate graph") {

@@ -408,9 +408,14 @@ class optimizer {
 
   /// Sets the gradients of all tensors, for frameworks that allocate gradients at each step. On CUDA this is one upload, instead
   /// of one for each tensor.
+  ///
+  /// It may be called while steps are captured into a graph. Steps that are captured after it read these gradients at each of
+  /// their launches, whatever is set later. Later steps that are not captured read those of the last call, as ever. A tensor must
+  /// have a gradient if it had one before the capture, and none if it had none.
   /// @param gradients  [tensors] pointers, in the order of the tensors; not kept
-  /// @throws as `set_gradient`, also if gradients and tensors differ in number, or if a tensor is ready in an open step: nothing
-  ///         has changed then
+  /// @throws std::invalid_argument as `set_gradient`, also if gradients and tensors differ in number; std::logic_error if a tensor
+  ///         is ready in an open step, and while steps are captured in an open step, for ranks in nodes, or for a tensor that had
+  ///         a gradient before and has none now, or had none: nothing has changed then
   void set_gradients(std::span<const parameter::gradient_pointer> gradients) {
     lock_call("set_gradients()")->set_gradients(gradients);
   }

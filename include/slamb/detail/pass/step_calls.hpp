@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 
 #include "slamb/core/config.hpp"
 #include "slamb/core/detail/hash.hpp"
@@ -46,6 +47,37 @@ struct write_learning_rates {
     if (from != nullptr || adds_hash) record->agreement.add(from == nullptr ? hash : found);
   }
 };
+
+/// Writes the pointers of a few tensors to their gradients, as a captured step does at each launch; for a launcher to invoke.
+struct write_gradients {
+  static constexpr std::uint32_t most_tensors = 18;
+
+  segment* to = nullptr;  ///< [count]
+  std::uint32_t count = 0;
+  std::uint32_t has_gradient = 0;  ///< bit i: that of tensor i
+  const void* gradient[most_tensors] = {};
+  element_type type[most_tensors] = {};
+
+  write_gradients() = default;
+  /// @param tensors  [1 … most_tensors] in host memory
+  write_gradients(segment* table, std::span<const segment> tensors) noexcept
+      : to(table), count(static_cast<std::uint32_t>(tensors.size())) {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      gradient[i] = tensors[i].gradient;
+      type[i] = tensors[i].gradient_type;
+      if (tensors[i].has_gradient) has_gradient |= 1U << i;
+    }
+  }
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      to[i].gradient = gradient[i];
+      to[i].gradient_type = type[i];
+      to[i].has_gradient = (has_gradient >> i & 1U) != 0;
+    }
+  }
+};
+static_assert(sizeof(write_gradients) <= sizeof(write_learning_rates), "slamb: all calls would take more room");
 
 /// g ← g min(1, c/(‖g‖ + 1e-6)), the norm over all tensors; for a launcher to invoke.
 struct clip_gradient_scale {
@@ -154,10 +186,10 @@ struct read_local_sum_header {
 };
 
 /// One of these functions. A device compiles one kernel for all of them.
-using step_call =
-    one_of<begin_step, write_learning_rates, end_step, read_found_inf, keep_hash, save_diverged, forget_difference,
-           write_sum_header, read_sum_header, read_local_sum_header, skip_if_not_finite, clip_gradient_scale,
-           write_square_share, read_mean_square, begin_following_exchange, end_following_exchange, drop_local_gradient>;
+using step_call = one_of<begin_step, write_learning_rates, end_step, read_found_inf, keep_hash, save_diverged,
+                         forget_difference, write_sum_header, read_sum_header, read_local_sum_header,
+                         skip_if_not_finite, clip_gradient_scale, write_square_share, read_mean_square,
+                         begin_following_exchange, end_following_exchange, drop_local_gradient, write_gradients>;
 
 /// A few of them, in order: itself a function that a launcher invokes.
 struct step_calls {
@@ -166,9 +198,13 @@ struct step_calls {
   int count = 0;
   step_call of[most];
 
+  step_calls() = default;
   step_calls(std::initializer_list<step_call> calls) noexcept {
-    for (const step_call& call : calls) of[count++] = call;
+    for (const step_call& call : calls) add(call);
   }
+
+  void add(const step_call& call) noexcept { of[count++] = call; }
+  bool is_full() const noexcept { return count == most; }
 
   SLAMB_HOST_DEVICE void operator()() const {
     for (int i = 0; i < count; ++i) of[i].visit(run());

@@ -144,8 +144,11 @@ class optimizer_core {
 
   /// Points a tensor at another gradient, for frameworks that allocate gradients anew.
   void set_gradient(std::size_t tensor, const parameter::gradient_pointer& gradient);
-  /// Points all tensors at other gradients, by one upload.
+  /// Points all tensors at other gradients, by one upload. While steps are captured, by the step that is captured next.
   void set_gradients(std::span<const parameter::gradient_pointer> gradients);
+
+  /// Begins a step: if captured steps write their own pointers to gradients, this one writes its own too.
+  void restore_gradients();
 
   /// The model, without state arrays.
   any_view whole_view() const noexcept;
@@ -207,6 +210,7 @@ class optimizer_core {
   std::span<const double> results_of_tiles(std::size_t results, std::vector<double>& copy) const;
   void upload_tensors();
   void point_at(std::size_t first, std::span<const parameter::gradient_pointer> gradients);
+  void capture_gradients(std::span<const parameter::gradient_pointer> gradients);
   void hash_runtime_options();
   std::uint64_t hash_of_options() const;
 
@@ -214,6 +218,7 @@ class optimizer_core {
   std::vector<segment> changed_;  // only in point_at(), which need not allocate again
   std::uint64_t constructed_with_ = 0;
   std::uint64_t runtime_options_hash_ = 0;
+  bool gradients_vary_ = false;  // launches of captured steps write pointers to gradients
   region<segment> segments_;
   region<tile> tiles_;
   region<std::size_t> first_tile_;

@@ -19,6 +19,7 @@ import torch
 
 from slamb import _native
 from slamb.torch import _arguments as check
+from slamb.torch import _capture as capture
 from slamb.torch import _state as saved
 from slamb.torch._arguments import Setting
 from slamb.torch._options import FIXED_KEYS, checked_options, options_of, require_fixed_keys
@@ -97,6 +98,8 @@ def _exclusive(method: _Method) -> _Method:
     @functools.wraps(method)
     def locked(self: "Optimizer", *args: Any, **options: Any) -> Any:
         self._shared.require_own_process(method.__name__.lstrip("_"))
+        if method.__name__ != "_step":
+            self._require_no_capture(method.__name__)
         with self._shared.lock, _outside_of_inference_mode():
             return method(self, *args, **options)
 
@@ -206,9 +209,10 @@ class Optimizer(torch.optim.Optimizer):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """What GradScaler asks: whether steps divide by the loss scale and skip overflows. With several ranks they must, because
-        all ranks have to skip together. GradScaler refuses gradients of float16 otherwise."""
+        all ranks have to skip together. GradScaler refuses gradients of float16 otherwise, and would wait in a captured step."""
         return (
             self._shared.ranks is not None
+            or self._is_captured()
             or self._group_to_join() is not None
             or any(group.get("fused") for group in self.param_groups)
             or any(p.dtype == torch.float16 for p in self._parameters() if p.requires_grad)
@@ -219,10 +223,14 @@ class Optimizer(torch.optim.Optimizer):
     def step(self, closure: Optional[Callable[[], Any]] = None, **scaling: Any) -> Any:
         """One step. Collective. Parameters whose gradient is None are left as they are. It must be None on all ranks.
 
+        On a GPU it can be captured into a CUDA graph after a first step: with `AdamW`, `Lamb`, `Slamb` with local_steps=0, and
+        the 1-bit optimizers after their warm-up. A learning rate that is a tensor on the GPU is read at each replay; a float is
+        a constant of the graph.
+
         :param closure: computes the loss again and returns it, with gradients
         :return: the closure's loss
         :raises RuntimeError: if ranks have diverged or a collective failed; at the first step, if the gradients of all ranks
-            are equal; in a process that was forked
+            are equal; in a process that was forked; if it cannot be captured, with the reason: nothing has changed then
         """
         loss = None
         if closure is not None:
@@ -234,8 +242,8 @@ class Optimizer(torch.optim.Optimizer):
     @_exclusive
     def _step(self, loss_scale: Optional[torch.Tensor], found_inf: Optional[torch.Tensor]) -> None:
         shared = self._shared
+        parts = self._prepared_for_capture() if self._is_captured() else self._prepared(for_step=True)
         shared.gathered = {}
-        parts = self._prepared()
         for part in parts:
             part.check_step(self.param_groups, loss_scale, found_inf)  # all, before the first has changed anything
         if not shared.has_joined and not shared.has_stepped_alone:
@@ -250,6 +258,7 @@ class Optimizer(torch.optim.Optimizer):
             super().add_param_group(param_group)
             return
         self._shared.require_own_process("add_param_group")
+        self._require_no_capture("add_param_group")
         with self._shared.lock, _outside_of_inference_mode():
             self._prepared()
             super().add_param_group(param_group)
@@ -323,6 +332,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         self._shared.require_own_process("pickling or copying")
+        self._require_no_capture("copy")
         with self._shared.lock, _outside_of_inference_mode():
             parts = [
                 _SavedPart(part.members, self._key(), part.tensors.reordered(), part.save())
@@ -468,7 +478,7 @@ class Optimizer(torch.optim.Optimizer):
                             f"slamb: moments() was called on an optimizer with moments = {self._arguments['moments']!r}; only "
                             f"those of moments = 'float32' can be read"
                         )
-                    return {"step": part.core.steps, "exp_avg": found[0].clone(), "exp_avg_sq": found[1].clone()}
+                    return {"step": part.steps(), "exp_avg": found[0].clone(), "exp_avg_sq": found[1].clone()}
         raise ValueError(
             "slamb: moments() was given a tensor that this optimizer does not train; give it one of param_groups, which has "
             "requires_grad=True"
@@ -512,7 +522,7 @@ class Optimizer(torch.optim.Optimizer):
             for i, number in enumerate(part.members):
                 found = part.moments(i)
                 assert found is not None
-                steps = torch.tensor(float(part.core.steps), dtype=torch.float32, device="cpu")
+                steps = torch.tensor(float(part.steps()), dtype=torch.float32, device="cpu")
                 state[number] = {"step": steps, "exp_avg": found[0].clone(), "exp_avg_sq": found[1].clone()}
         without = ("adapt", "compress")
         others = {"amsgrad": False, "decoupled_weight_decay": True}
@@ -546,10 +556,8 @@ class Optimizer(torch.optim.Optimizer):
         parts = self._prepared()
         if not parts:
             return {"step": 0, "skipped_steps": 0, "collectives": 0, "payload_bytes": 0, "sent_bytes": 0, "phase": "", "phases": {}}
-        of_parts = []
+        of_parts = [part.statistics(with_norms) for part in parts]
         for part in parts:
-            with part.on_its_stream():
-                of_parts.append(part.core.statistics(with_norms))
             part.show_steps()
         sums = {name: sum(one[name] for one in of_parts) for name in _SUMS_OF_PARTS if name in of_parts[0]}
         return {**of_parts[0], **sums}
@@ -687,21 +695,72 @@ class Optimizer(torch.optim.Optimizer):
         shared.saved_parts = []
         return self._built()
 
-    def _prepared(self, takes_over: bool = True) -> list[Part]:
+    def _prepared(self, takes_over: bool = True, for_step: bool = False) -> list[Part]:
         """The parts, over all parameters that are trained now, with the state that stands in `state`, at the present addresses of
         their tensors, and with the present options.
 
         :param takes_over: False: what others have written to `state` does not count
+        :param for_step: with the present gradients
         """
         self._join()
-        self._built()
+        for part in self._built():
+            part.show_replays()
         if takes_over and not self._is_shown():
             self._take_over_written()
         self._follow_groups()
         parts = self._built()
         for part in parts:
-            part.refresh(self.param_groups)
+            part.refresh(self.param_groups, for_step)
         return parts
+
+    def _prepared_for_capture(self) -> list[Part]:
+        """As `_prepared`, for a step that is captured into a graph.
+
+        :raises RuntimeError: if that is not possible; nothing has changed then
+        """
+        reason = self._why_not_captured()
+        if reason is not None:
+            raise capture.refusal("step", reason)
+        parts = self._built()
+        for part in parts:
+            part.refresh_captured()
+        return parts
+
+    def _why_not_captured(self) -> Optional[str]:
+        """The reason why a step cannot be captured into a graph now; None if it can. Changes nothing, and waits for nothing."""
+        shared, parameters = self._shared, self._parameters()
+        if self._recipe == "zero_one_adam":
+            return "the schedules of 0/1 Adam follow the number of the step, which a graph does not know"
+        if self._recipe == "slamb" and self._arguments["settings"].get("local_steps") not in (0, 1):
+            return (
+                "only some of its steps exchange the parameters; construct the optimizer with local_steps=0, and call "
+                "synchronize_parameters() outside of the graph"
+            )
+        if self._arguments["compressor"] == "top_k":
+            return "with top_k the rank that chooses follows from the number of the step, which a graph does not know"
+        if not shared.parts or self._group_to_join() is not None:
+            return "the optimizer has not taken a step yet; take one outside of the graph first"
+        if any(map(_is_trainable, shared.waiting)) or len(parameters) != len(shared.parameters):
+            return "some parameters have not taken a step yet; take one outside of the graph first"
+        if not all(map(operator.is_, parameters, shared.parameters)):
+            return "param_groups has other parameters than at the last step; take one outside of the graph first"
+        for part in shared.parts:
+            reason = part.why_not_captured(self.param_groups)
+            if reason is not None:
+                return reason
+        if not (_native.hold([self.state], shared.entries) and all(part.is_shown() for part in shared.parts)):
+            return "optimizer.state has changed since the last step; take one outside of the graph first"
+        return None
+
+    def _is_captured(self) -> bool:
+        return capture.is_captured(self._shared.stream)
+
+    def _require_no_capture(self, call: str) -> None:
+        """
+        :raises RuntimeError: while work is captured into a graph
+        """
+        if self._is_captured():
+            raise capture.refusal(call, "of the optimizer's calls only step() can be; make it outside of the graph")
 
     def _follow_groups(self) -> None:
         """Makes parts of parameters that have come since the last call.

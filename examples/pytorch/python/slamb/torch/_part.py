@@ -13,6 +13,7 @@ import torch
 from slamb import _native
 from slamb._load import module_for
 from slamb.torch import _arguments as check
+from slamb.torch import _capture as capture
 from slamb.torch._options import GroupOptions, are_options, checked_options
 from slamb.torch._ranks import Ranks
 from slamb.torch._tensors import Strides, Tensors
@@ -85,6 +86,8 @@ class Part:
             self._ranks.require_equal({name: arguments[name] for name in _NOT_COMPARED_ELSEWHERE})
         self._core = self._make_core(groups)
         self.has_started = False  # true if it has taken a step or holds a state
+        self._has_stepped = False  # true if `core` has taken a step
+        self._may_be_replayed = False  # true if a step was captured: replays take steps without a call
         #: True if `state` has the moments themselves.
         self.has_open_moments = owner._has_open_moments()
         #: True if they, with the number of steps, are its complete state, as with torch.optim.AdamW.
@@ -144,16 +147,17 @@ class Part:
             self.group_of_members = numbers
         return True
 
-    def refresh(self, groups: list[dict[str, Any]]) -> None:
+    def refresh(self, groups: list[dict[str, Any]], for_step: bool = False) -> None:
         """Passes on what has changed since the last call: addresses, and settings of parameter groups.
 
+        :param for_step: also where gradients are
         :raises ValueError: for what is not possible; nothing has happened then
         """
         for number, old in self._options.items():
             if not are_options(groups[number], old):
                 self._change_options(groups)
                 break
-        self.refresh_tensors()
+        self.refresh_tensors(for_step)
 
     def require_options(self, groups: list[dict[str, Any]]) -> None:
         """
@@ -165,19 +169,61 @@ class Part:
             if other != coefficients[first]:
                 raise _different_coefficients(number, other, first, coefficients[first])
 
-    def refresh_tensors(self) -> None:
+    def refresh_tensors(self, for_step: bool = True) -> None:
         tensors = self.tensors
         tensors.before_step()
         try:
             if tensors.has_moved():
                 tensors.have_gradients_moved()
                 self._pass_gradient_types()
-                self.core.set_parameters(tensors.data, tensors.gradients)
-            elif tensors.have_gradients_moved():
+                with self.on_its_stream():  # replays may still read the old ones
+                    self.core.set_parameters(tensors.data, tensors.gradients)
+            elif for_step and tensors.have_gradients_moved():
                 self._pass_gradient_types()
-                self.core.set_gradients(tensors.gradients)
+                with self.on_its_stream():
+                    self.core.set_gradients(tensors.gradients)
         except BaseException:
             tensors.forget_places()  # which `core` has not taken over
+            raise
+
+    def why_not_captured(self, groups: list[dict[str, Any]]) -> Optional[str]:
+        """The reason why a step cannot be captured into a graph now; None if it can. Changes nothing, and waits for nothing."""
+        if self._ranks is not None and not self._ranks.has_nccl:
+            return "its ranks exchange through the host, which a graph does not; initialize the process group with the backend nccl"
+        if not self._has_stepped:
+            return "some parameters have not taken a step yet; take one outside of the graph first"
+        if self._must_compare_gradients:
+            return (
+                "it would compare the gradients of the ranks, as no step so far had gradients that could tell if they differ; take a "
+                "step outside of the graph first, or construct the optimizer with check_gradients=False"
+            )
+        for number, known in self._options.items():
+            group = groups[number]
+            numbers = (*group.get("betas", ()), group.get("eps"), group.get("weight_decay"))
+            if any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in numbers):
+                return f"betas, eps or weight_decay of parameter group {number} are on a GPU, and reading them waits; use floats"
+            if not are_options(group, known):
+                return f"options of parameter group {number} have changed since the last step; take one outside of the graph first"
+        if not self.tensors.lie_as_before():
+            return "parameters have moved since the last step; take one outside of the graph first"
+        if not self.tensors.have_gradients_as_before():
+            return (
+                "other parameters have a gradient than in the last step; take a step with the same ones outside of the graph first"
+            )
+        return None
+
+    def refresh_captured(self) -> None:
+        """As `refresh`, for a step that is captured into a graph. To be called after `why_not_captured`. Replays read the present
+        gradients, whatever other steps read."""
+        tensors = self.tensors
+        tensors.before_step(is_captured=True)
+        try:
+            tensors.have_gradients_moved()
+            self._pass_gradient_types()
+            with self.on_its_stream():
+                self.core.set_gradients(tensors.gradients)
+        except BaseException:
+            tensors.forget_places()
             raise
 
     def check_step(
@@ -211,10 +257,12 @@ class Part:
         finally:
             if is_scaled:
                 self.core.set_gradient_scaling(0, 0)
-        self.has_started = True
-        if self._stream is None:
+        self.has_started = self._has_stepped = True
+        if capture.is_captured(self._stream):
+            self._may_be_replayed = True
+        elif self._stream is None:
             self._show_steps(self.core.steps)
-        elif not torch.cuda.is_current_stream_capturing():
+        else:
             self._show_steps(self._count + 1.0)  # to read it would wait; `show_steps` does where something waits anyway
         self.tensors.after_step(with_gradient_only=True)
 
@@ -262,7 +310,21 @@ class Part:
 
     def show_steps(self) -> None:
         """Shows the number of steps. Waits for a GPU."""
-        self._show_steps(self.core.steps)
+        self._show_steps(self.steps())
+
+    def show_replays(self) -> None:
+        """Shows the steps that graphs have taken since the last call. Waits for a GPU if there may be some."""
+        if self._may_be_replayed and torch.equal(self._taken, self._shown):
+            self.show_steps()
+
+    def steps(self) -> int:
+        """The number of steps taken, with those that graphs take before this call. Waits for a GPU."""
+        with self.on_its_stream():
+            return self.core.steps
+
+    def statistics(self, with_norms: bool) -> dict[str, Any]:
+        with self.on_its_stream():
+            return self.core.statistics(with_norms)
 
     def is_shown(self) -> bool:
         """True if nothing in its entries was replaced since the last call of `show`. It may be false without a reason."""
@@ -418,6 +480,7 @@ class Part:
                 None if self._ranks is None else self._ranks.own,
                 0 if self._stream is None else self._stream.cuda_stream,
             )
+        self._has_stepped = False
         self._gradient_types = list(tensors.types)
         if tensors.gradient_types != tensors.types:
             tensors.forget_places()
@@ -456,7 +519,8 @@ class Part:
         before, self._options = self._options, changed
         try:
             decays = [float(groups[number]["weight_decay"]) for number in self.group_of_members]
-            self.core.set_options(*self._common_coefficients(), decays)
+            with self.on_its_stream():
+                self.core.set_options(*self._common_coefficients(), decays)
         except BaseException:
             self._options = before
             raise

@@ -163,7 +163,7 @@ class Tensors:
                 raise ValueError(f"slamb: strides {given} are no order of the elements of {self._name(i)}")
             self.strides[i] = given
         self._are_all_row_major = not self.reordered()
-        self._staged: dict[int, torch.Tensor] = {}  # copies of gradients
+        self._staged: dict[tuple[int, torch.dtype], torch.Tensor] = {}  # copies of gradients; graphs use them, so none is dropped
         self._shadows: dict[int, torch.Tensor] = {}  # copies of parameters that lie otherwise
         self._find_places()
         # Describes contiguous tensors in one call. Older torch has no such table.
@@ -173,6 +173,7 @@ class Tensors:
         # Float copies of parameters of 16 bits, which steps read and update.
         self.masters: dict[int, torch.Tensor] = {}
         self._versions: dict[int, int] = {}  # of parameters with a master, as this optimizer has left them
+        self._reloads_in_graphs: set[int] = set()  # masters that only a captured step has read again, which may never be replayed
         if keeps_masters:
             for i, p in enumerate(self.parameters):
                 if p.dtype != torch.float32:
@@ -236,13 +237,38 @@ class Tensors:
         """The next calls find that everything has moved."""
         self.data, self.gradients = [], []
 
-    def before_step(self) -> None:
-        """Takes over what others have written to parameters that steps do not read in place."""
+    def lie_as_before(self) -> bool:
+        """True if no parameter has moved since the last call of `has_moved`. Changes nothing."""
+        now = list(map(local_part, self.given)) if self.are_sharded else self.parameters
+        return len(self.data) == len(now) and all(
+            p.dtype == self._dtypes[i]
+            and p.shape == self.shapes[i]
+            and p.device == self.device
+            and has_strides(p, self.strides[i]) == (i not in self._shadows)
+            and (i in self._shadows or p.data_ptr() == self.data[i])
+            for i, p in enumerate(now)
+        )
+
+    def have_gradients_as_before(self) -> bool:
+        """True if the same parameters have a gradient as at the last call of `have_gradients_moved`. Changes nothing."""
+        return len(self.gradients) == len(self.given) and all(
+            (p.grad is not None) == (at != 0) for p, at in zip(self.given, self.gradients) if p.numel() > 0
+        )
+
+    def before_step(self, is_captured: bool = False) -> None:
+        """Takes over what others have written to parameters that steps do not read in place.
+
+        :param is_captured: the step is captured into a graph, so this happens at its replays
+        """
         for i, shadow in self._shadows.items():
             shadow.copy_(self.parameters[i].detach())
         for i, version in self._versions.items():
             if self.parameters[i]._version != version:
                 self._reload_master(i)
+                if is_captured:
+                    self._reloads_in_graphs.add(i)
+                else:
+                    self._reloads_in_graphs.discard(i)
 
     def after_step(self, with_gradient_only: bool = False) -> None:
         """Writes to the parameters what was not written in place, and tells autograd that they have changed.
@@ -256,8 +282,8 @@ class Tensors:
                 _increment_version([p for p, gradient in zip(self.given, self.gradients) if gradient])
             else:
                 _increment_version(self.given)
-        for i in self._versions:
-            self._versions[i] = self.parameters[i]._version
+        for i in self._versions:  # -1: the next step reads it again
+            self._versions[i] = -1 if i in self._reloads_in_graphs else self.parameters[i]._version
 
     def reload_masters(self) -> None:
         """Where a master copy, rounded, is not the parameter, the copy becomes the parameter."""
@@ -392,9 +418,9 @@ class Tensors:
         if g.dtype in _TYPES and has_strides(g, self.strides[i]) and not g.is_neg():
             return g.data_ptr()
         dtype = g.dtype if g.dtype in _TYPES else torch.float32
-        staged = self._staged.get(i)
-        if staged is None or staged.dtype != dtype:
-            staged = self._staged[i] = torch.empty_strided(g.shape, self.strides[i], dtype=dtype, device=self.device)
+        staged = self._staged.get((i, dtype))
+        if staged is None:
+            staged = self._staged[i, dtype] = torch.empty_strided(g.shape, self.strides[i], dtype=dtype, device=self.device)
         staged.copy_(g.detach())
         return staged.data_ptr()
 

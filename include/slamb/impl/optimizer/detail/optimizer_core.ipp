@@ -220,6 +220,7 @@ SLAMB_DECL void optimizer_core::set_gradient(std::size_t tensor, const parameter
 
 SLAMB_DECL void optimizer_core::set_gradients(std::span<const parameter::gradient_pointer> gradients) {
   tensors.require_gradients(gradients);
+  if (is_captured()) return capture_gradients(gradients);
   const std::span<const segment> now = std::as_const(tensors).segments();
   for (std::size_t i = 0; i < gradients.size(); ++i)
     if (overlap.is_ready(i) || (now[i].size > 0 && now[i].has_gradient != (gradients[i].address() != nullptr)))
@@ -229,6 +230,36 @@ SLAMB_DECL void optimizer_core::set_gradients(std::span<const parameter::gradien
   while (first < last && now[first].is_at(gradients[first])) ++first;
   while (first < last && now[last - 1].is_at(gradients[last - 1])) --last;
   point_at(first, gradients.subspan(first, last - first));
+}
+
+// The graph cannot read them from host memory. Ranks compare which tensors have a gradient, as it was before the capture.
+SLAMB_DECL void optimizer_core::capture_gradients(std::span<const parameter::gradient_pointer> gradients) {
+  overlap.require_closed("set_gradients()");
+  if (local.is_active()) require_no_capture("pointers to gradients of a node are copied to the device");
+  const std::span<segment> own = tensors.segments();
+  for (std::size_t i = 0; i < own.size(); ++i)
+    if (own[i].size > 0 && own[i].has_gradient != (gradients[i].address() != nullptr))
+      throw_sentence<std::logic_error>(
+          {"set_gradients() was given ", own[i].has_gradient ? "null" : "a gradient", " for tensor ", i,
+           " while steps are captured into a graph, but the tensor had ", own[i].has_gradient ? "one" : "none",
+           " before; take a step with the same gradients before the capture"});
+  for (std::size_t i = 0; i < own.size(); ++i) own[i].point_at(gradients[i]);
+  gradients_vary_ = true;
+}
+
+SLAMB_DECL void optimizer_core::restore_gradients() {
+  if (!gradients_vary_) return;
+  if (!is_captured()) return upload_tensors();
+  const std::span<const segment> all = std::as_const(tensors).segments();
+  const std::span<segment> table = memory.view(segments_);
+  constexpr std::size_t most = write_gradients::most_tensors;
+  step_calls calls;
+  for (std::size_t first = 0; first < all.size(); first += most) {
+    calls.add(write_gradients(&table[first], all.subspan(first, std::min(most, all.size() - first))));
+    if (!calls.is_full() && first + most < all.size()) continue;
+    on_->invoke(calls);
+    calls = {};
+  }
 }
 
 SLAMB_DECL any_view optimizer_core::whole_view() const noexcept {

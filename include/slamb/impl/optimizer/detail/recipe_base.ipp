@@ -201,6 +201,7 @@ SLAMB_DECL void recipe_base::require_ready(const char* call) const {
 }
 
 SLAMB_DECL void recipe_base::take_step() {
+  core_->restore_gradients();
   core_->masters.reload_before_step(*core_);
   core_->agreement.compare_before_step(*core_, replicas_are_equal());
   begin();
@@ -210,6 +211,7 @@ SLAMB_DECL void recipe_base::take_step() {
 SLAMB_DECL void recipe_base::open_step() {
   core_->overlap.open(core_->tensors, bucket_bytes_, core_->on(), core_->ranks);
   close_if_it_throws([this] {
+    core_->restore_gradients();
     core_->masters.reload_before_step(*core_);
     core_->agreement.compare_before_step(*core_, replicas_are_equal());
     begin();
