@@ -275,3 +275,11 @@ def test_a_learning_rate_may_be_a_tensor():
     train(ours, 3, 4)
     train(theirs, 3, 4)
     assert_same_bits(p, q)
+
+
+def test_ranks_that_exchange_through_the_host_are_refused(capture):
+    p = make_parameters()
+    optimizer = made("adamw", p)
+    train(optimizer, 1, 2)
+    optimizer._parts[0]._ranks = type("Ranks", (), {"has_nccl": False})()
+    refused(optimizer, capture, "its ranks exchange through the host, which a graph does not; initialize")

@@ -16,6 +16,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launch import RANKS, Launch  # noqa: E402
+from test_ranks_exit import ORDERS, require_end_in_order  # noqa: E402
 from slamb._load import module_for  # noqa: E402
 
 SCRIPT = Path(__file__).with_name("ranks.py")
@@ -111,3 +112,10 @@ def test_a_killed_rank_is_told_to_the_others(device):
     assert ranks[2].returncode == -signal.SIGKILL, outputs[2]
     for rank in (0, 1):
         assert ranks[rank].returncode == 0 and "ok told after " in outputs[rank], f"rank {rank}: {outputs[rank]}"
+
+
+@pytest.mark.parametrize("order", [pytest.param(order, id=f"cuda-{order}") for order in ORDERS])
+def test_processes_end_in_order_whatever_ends_first(order):
+    if reason := reason_to_skip():
+        pytest.skip(reason)
+    require_end_in_order(order, 2, "cuda:0")

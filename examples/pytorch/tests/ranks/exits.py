@@ -1,19 +1,65 @@
-"""Ends while an optimizer lives, as programs do that keep it in a global variable."""
+"""Ends a training in one of several orders, as programs do.
 
+    exits.py ORDER [DEVICE]
+
+ORDER: what ends first. `optimizer`; `group`, while the optimizer lives, as in programs that keep it in a global variable; `held_group`,
+which something else still holds; or `interpreter`, in which nothing is ended by the program. DEVICE: cpu, over Gloo, or cuda:0, over NCCL
+with ranks that share a GPU.
+"""
+
+import os
+import sys
 import weakref
 
-import torch
-import torch.distributed as dist
+order, device = sys.argv[1], [*sys.argv, "cpu"][2]
+if device != "cpu":  # before the first call of NCCL; see docs/how-to/nccl.md
+    os.environ["NCCL_HOSTID"] = f"slamb-rank-{os.environ['RANK']}"
+    for name, value in {"SOCKET_IFNAME": "lo", "NET": "Socket", "IB_DISABLE": "1", "P2P_DISABLE": "1", "SHM_DISABLE": "1"}.items():
+        os.environ.setdefault(f"NCCL_{name}", value)
 
-import slamb.torch
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+import slamb.torch  # noqa: E402
 
 torch.set_num_threads(1)
-dist.init_process_group("gloo")
-own = torch.nn.Parameter(torch.zeros(10))
+dist.init_process_group("gloo" if device == "cpu" else "nccl")
+own = torch.nn.Parameter(torch.zeros(10, device=device))
 optimizer = slamb.torch.AdamW([own], compressor="int8")
 for step in range(2):
-    own.grad = torch.full((10,), float(dist.get_rank() + step))
+    own.grad = torch.full((10,), float(dist.get_rank() + step), device=device)
     optimizer.step()
-group = weakref.ref(dist.group.WORLD)
-dist.destroy_process_group()
-assert group() is None  # so its threads have ended
+
+
+def require_refused(call):
+    before = own.detach().clone()
+    try:
+        call()
+    except (RuntimeError, ValueError, AssertionError) as error:
+        print("refused:", type(error).__name__, error, flush=True)
+        assert torch.equal(own.detach(), before)
+    else:
+        raise AssertionError("a call without a process group was taken")
+
+
+if order == "optimizer":
+    state = optimizer.state_dict()
+    del optimizer
+    dist.destroy_process_group()
+elif order == "group":
+    group = weakref.ref(dist.group.WORLD)
+    dist.destroy_process_group()
+    assert group() is None  # so its threads have ended
+    require_refused(optimizer.step)
+elif order == "held_group":
+    held = dist.group.WORLD
+    dist.destroy_process_group()
+    if device == "cpu":  # Gloo's works as long as it is held
+        optimizer.step()
+    else:
+        require_refused(optimizer.step)
+        require_refused(optimizer.synchronize_parameters)
+        require_refused(optimizer.statistics)
+else:
+    assert order == "interpreter"
+print("ended", flush=True)
