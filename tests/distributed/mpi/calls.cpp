@@ -16,17 +16,9 @@
 namespace mpi_calls_tests {
 namespace {
 
+using mpi_tests::message_of;
 using slamb::host_stream;
 using slamb::mpi_communicator;
-
-std::string message_of(auto&& call) {
-  try {
-    call();
-  } catch (const std::exception& failure) {
-    return failure.what();
-  }
-  return "nothing was thrown";
-}
 
 // The sum over the ranks, where rank r holds r + 1.
 float sum_over_ranks(int ranks) { return static_cast<float>(ranks * (ranks + 1) / 2); }

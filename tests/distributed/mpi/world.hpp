@@ -6,7 +6,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <slamb/mpi.hpp>
+#include <string>
+#include <vector>
 
 namespace mpi_tests {
 
@@ -43,6 +46,23 @@ inline float value_of_rank(int rank, std::size_t i) {
   const std::uint64_t bits = (i * 64 + static_cast<std::uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15U;
   const float fraction = 1.0F + static_cast<float>(bits >> 41U) / 8388608.0F;
   return std::ldexp((bits >> 40U & 1U) != 0 ? fraction : -fraction, static_cast<int>(bits >> 37U & 7U));
+}
+
+/// All elements of a rank.
+inline std::vector<float> values_of(int rank, std::size_t size) {
+  std::vector<float> values(size);
+  for (std::size_t i = 0; i < size; ++i) values[i] = value_of_rank(rank, i);
+  return values;
+}
+
+/// The message of the exception that call() throws.
+inline std::string message_of(auto&& call) {
+  try {
+    call();
+  } catch (const std::exception& failure) {
+    return failure.what();
+  }
+  return "nothing was thrown";
 }
 
 }  // namespace mpi_tests

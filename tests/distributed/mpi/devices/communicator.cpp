@@ -21,7 +21,9 @@
 namespace {
 
 using mpi_tests::device_buffer;
+using mpi_tests::message_of;
 using mpi_tests::processes;
+using mpi_tests::values_of;
 using slamb::cuda_mpi_communicator;
 using slamb::mpi_device_options;
 using mpi_transport = slamb::mpi_device_options::transport_type;
@@ -44,36 +46,12 @@ struct mpi_that {
 void check_conforms(const mpi_device_options& options, std::size_t large) {
   CAPTURE(options.staging_bytes);
   CAPTURE(options.messages.piece_bytes);
-  std::map<void*, std::unique_ptr<device_stand_in::memory>> device;
-  const slamb::allocator memory{.allocate =
-                                    [&device](std::size_t bytes) {
-                                      auto allocated = std::make_unique<device_stand_in::memory>(bytes);
-                                      void* const first = allocated->data();
-                                      device[first] = std::move(allocated);
-                                      return first;
-                                    },
-                                .deallocate = [&device](void* first, std::size_t /*bytes*/) { device.erase(first); }};
   CUstream_st stream;
   cuda_mpi_communicator mine(MPI_COMM_WORLD, options);
-  CHECK_NOTHROW(test_support::require_conforming(mine,
-                                                 test_support::memory_on_stream{.stream = &stream, .memory = memory},
-                                                 slamb::communicator_check{.large = large}));
+  CHECK_NOTHROW(test_support::require_conforming(
+      mine, test_support::memory_on_stream{.stream = &stream, .memory = mpi_tests::device_allocator()},
+      slamb::communicator_check{.large = large}));
   CHECK(device_stand_in::last_error == cudaSuccess);
-}
-
-std::string message_of(auto&& call) {
-  try {
-    call();
-  } catch (const std::exception& failure) {
-    return failure.what();
-  }
-  return "nothing was thrown";
-}
-
-std::vector<float> values_of(int rank, std::size_t size) {
-  std::vector<float> values(size);
-  for (std::size_t i = 0; i < size; ++i) values[i] = mpi_tests::value_of_rank(rank, i);
-  return values;
 }
 
 // The sums by mpi_communicator.

@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
+#include <slamb/core/allocator.hpp>
 #include <slamb/mpi_cuda.hpp>
 
 namespace mpi_tests {
@@ -44,5 +47,18 @@ class device_buffer {
   device_stand_in::memory memory_;
   std::vector<T> all_;  // the initial values; the stream copies them to the device
 };
+
+/// Allocates memory of the stand-in's device.
+inline slamb::allocator device_allocator() {
+  const auto device = std::make_shared<std::map<void*, std::unique_ptr<device_stand_in::memory>>>();
+  return {.allocate =
+              [device](std::size_t bytes) {
+                auto allocated = std::make_unique<device_stand_in::memory>(bytes);
+                void* const first = allocated->data();
+                (*device)[first] = std::move(allocated);
+                return first;
+              },
+          .deallocate = [device](void* first, std::size_t /*bytes*/) { device->erase(first); }};
+}
 
 }  // namespace mpi_tests

@@ -26,6 +26,8 @@
 namespace {
 
 using mpi_tests::device_buffer;
+using mpi_tests::message_of;
+using mpi_tests::values_of;
 using slamb::host_stream;
 using slamb::staged_communicator;
 
@@ -87,36 +89,12 @@ using nodes = slamb::hierarchical_communicator<slamb::mpi_communicator, slamb::s
 
 /// Runs the suite with the communicator that make() returns.
 void check_conforms(const auto& make, std::size_t large) {
-  std::map<void*, std::unique_ptr<device_stand_in::memory>> device;
-  const slamb::allocator memory{.allocate =
-                                    [&device](std::size_t bytes) {
-                                      auto allocated = std::make_unique<device_stand_in::memory>(bytes);
-                                      void* const first = allocated->data();
-                                      device[first] = std::move(allocated);
-                                      return first;
-                                    },
-                                .deallocate = [&device](void* first, std::size_t /*bytes*/) { device.erase(first); }};
   CUstream_st stream;
   auto mine = make();
-  CHECK_NOTHROW(slamb::check_communicator<float>(mine,
-                                                 test_support::memory_on_stream{.stream = &stream, .memory = memory},
-                                                 slamb::communicator_check{.large = large}));
+  CHECK_NOTHROW(slamb::check_communicator<float>(
+      mine, test_support::memory_on_stream{.stream = &stream, .memory = mpi_tests::device_allocator()},
+      slamb::communicator_check{.large = large}));
   CHECK(device_stand_in::last_error == cudaSuccess);
-}
-
-std::string message_of(auto&& call) {
-  try {
-    call();
-  } catch (const std::exception& failure) {
-    return failure.what();
-  }
-  return "nothing was thrown";
-}
-
-std::vector<float> values_of(int rank, std::size_t size) {
-  std::vector<float> values(size);
-  for (std::size_t i = 0; i < size; ++i) values[i] = mpi_tests::value_of_rank(rank, i);
-  return values;
 }
 
 }  // namespace
