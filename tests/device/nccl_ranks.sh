@@ -47,13 +47,11 @@ gpus="$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU')"
 has_nccl || skip "no NCCL (libnccl.so.2)"
 
 work="$(mktemp -d)"
-processes=()
+processes=() groups=()
 # shellcheck disable=SC2317  # called by trap
 finish() {
-  local process
-  for process in ${processes[@]+"${processes[@]}"}; do
-    [[ "$process" == ended ]] || kill -s KILL -- "-$process" 2>/dev/null
-  done
+  local group
+  for group in ${groups[@]+"${groups[@]}"}; do kill -s KILL -- "-$group" 2>/dev/null; done  # with what an ended rank has left
   rm -rf "$work"
 }
 trap finish EXIT
@@ -69,7 +67,7 @@ export MASTER_PORT="${MASTER_PORT:-$((20000 + $$ % 10000))}"
 set -m  # each process leads a group, which can be ended as one
 for ((rank = 0; rank < number; ++rank)); do
   RANK=$rank NCCL_HOSTID="slamb-rank-$rank" "$@" > >(sed -u "s/^/[$rank] /" | tee -a "$work/output") 2>&1 </dev/null &
-  processes+=($!)
+  processes+=($!) groups+=($!)
 done
 set +m
 

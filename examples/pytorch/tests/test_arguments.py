@@ -424,6 +424,10 @@ def test_is_supported_says_what_the_constructor_does(name):
     assert not st.is_supported(cls, lr=-1.0)
     with pytest.raises(TypeError, match="is_supported.. needs a class of slamb.torch, such as"):
         st.is_supported(torch.optim.Adam)
+    with pytest.raises(TypeError, match="has no setting 'compresor'; it has"):
+        st.is_supported(cls, compresor="int8")
+    with pytest.raises(RuntimeError):
+        st.is_supported(cls, "nonsense")
     if not torch.cuda.is_available():
         assert not st.is_supported(cls, "cuda")
 

@@ -78,7 +78,7 @@ class nccl_communicator {
   /// failed. A rank that cannot go on must call `abort` first, otherwise the destructor waits for the whole timeout. NCCL also
   /// waits for CUDA graphs that hold collectives of the communicator: destroy these first, otherwise the destructor takes
   /// `timeout` and `abort_timeout`. ncclCommFinalize and ncclCommDestroy can hang if a peer is gone, although no call has failed:
-  /// each is left behind, in a thread of its own, after `abort_timeout`.
+  /// each is left behind with the communicator, in a thread of its own, after `abort_timeout`.
   nccl_communicator(nccl_communicator&&) noexcept = default;
   nccl_communicator& operator=(nccl_communicator&&) noexcept = default;
   ~nccl_communicator() = default;

@@ -18,7 +18,7 @@ set(failing "failed: an illegal memory access was encountered .cudaErrorIllegalA
 set(message_failing_copy "rank @LAST@ has failed: slamb: cudaMemcpyAsync ${failing}")
 set(message_failing_kernel "rank @LAST@ has failed: slamb: cudaEventQuery ${failing}")
 set(message_failing_stream "rank @LAST@ has failed: slamb: cudaStreamIsCapturing ${failing}")
-set(message_no_pinned_memory "${message_throws}")
+set(message_no_pinned_memory "rank @LAST@ has failed: slamb: cudaMallocHost ${failing}")
 set(message_stuck_stream "rank @LAST@ has failed: .*: all_reduce_sum of 3000 float32: after 5000 ms, the stream's work was not done")
 set(message_other_transport "mpi_device_options::transport of rank @LAST@ differs from rank 0's")
 set(message_another_part "${message_stalls}")

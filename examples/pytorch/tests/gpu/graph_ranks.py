@@ -10,10 +10,14 @@ import copy
 import os
 import sys
 
-import torch
+if os.environ.get("SLAMB_RANKS_SHARE_A_GPU"):  # before the first call of NCCL; see docs/how-to/nccl.md
+    os.environ["NCCL_HOSTID"] = f"slamb-rank-{os.environ['RANK']}"
+    os.environ["LOCAL_RANK"] = "0"
 
-import slamb.torch
-from slamb._load import module_for
+import torch  # noqa: E402
+
+import slamb.torch  # noqa: E402
+from slamb._load import module_for  # noqa: E402
 
 STEPS, WARM_UP = 12, 3
 SHAPES = ((130, 70), (129,), (5, 4, 3))

@@ -15,7 +15,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from launch import RANKS, Launch  # noqa: E402
+from launch import RANKS, Launch, Torchrun  # noqa: E402
 from test_ranks_exit import ORDERS, require_end_in_order  # noqa: E402
 from slamb._load import module_for  # noqa: E402
 
@@ -112,6 +112,17 @@ def test_a_killed_rank_is_told_to_the_others(device):
     assert ranks[2].returncode == -signal.SIGKILL, outputs[2]
     for rank in (0, 1):
         assert ranks[rank].returncode == 0 and "ok told after " in outputs[rank], f"rank {rank}: {outputs[rank]}"
+
+
+@pytest.mark.parametrize("ranks", [pytest.param(2, id="cuda-2")])
+def test_captured_steps_of_several_ranks(ranks, monkeypatch):
+    if reason := reason_to_skip():
+        pytest.skip(reason)
+    for name, value in {**_script.SETTINGS, "SLAMB_RANKS_SHARE_A_GPU": "1"}.items():
+        monkeypatch.setenv(name, value)
+    run = Torchrun(os.path.relpath(SCRIPT.with_name("graph_ranks"), RANKS), ranks)
+    skip_if_refused(run.output + run.errors)
+    assert run.status == 0, run.output + run.errors
 
 
 @pytest.mark.parametrize("order", [pytest.param(order, id=f"cuda-{order}") for order in ORDERS])

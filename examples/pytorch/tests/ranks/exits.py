@@ -29,6 +29,9 @@ optimizer = slamb.torch.AdamW([own], compressor="int8")
 for step in range(2):
     own.grad = torch.full((10,), float(dist.get_rank() + step), device=device)
     optimizer.step()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 4).to(device))
+model.register_comm_hook(None, slamb.torch.compression_hook("int8"))
+model(torch.ones(2, 3, device=device)).sum().backward()
 
 
 def require_refused(call):
@@ -47,12 +50,13 @@ if order == "optimizer":
     del optimizer
     dist.destroy_process_group()
 elif order == "group":
+    del model  # it holds the group
     group = weakref.ref(dist.group.WORLD)
     dist.destroy_process_group()
     assert group() is None  # so its threads have ended
     require_refused(optimizer.step)
 elif order == "held_group":
-    held = dist.group.WORLD
+    held = dist.group.WORLD  # as DistributedDataParallel does too
     dist.destroy_process_group()
     if device == "cpu":  # Gloo's works as long as it is held
         optimizer.step()
@@ -60,6 +64,7 @@ elif order == "held_group":
         require_refused(optimizer.step)
         require_refused(optimizer.synchronize_parameters)
         require_refused(optimizer.statistics)
+        require_refused(lambda: model(torch.ones(2, 3, device=device)).sum().backward())
 else:
     assert order == "interpreter"
 print("ended", flush=True)

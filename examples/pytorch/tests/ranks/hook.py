@@ -323,7 +323,8 @@ SCALES = (256.0, 256.0, 16.0, 2.0**14, 2.0**14, 0.25)  # fewer than the hook nee
 
 def mean_at(wrapped, step, scale, own=1.0):
     """The mean, without the scale, if the losses have it. `own`: a further factor of this rank."""
-    return [g / scale for g in wrapped.mean_of([g * (scale * own) for g in gradients(step, rank())])]
+    values = gradients(step, rank(), wrapped.shapes)
+    return [g / scale for g in wrapped.mean_of([g * (scale * own) for g in values])]
 
 
 @contextlib.contextmanager
@@ -739,7 +740,7 @@ def train(hook, state=None, steps=60):
 
 # ------------------------------------------------------------------------------------------------------ Bucket by bucket
 
-# As on a GPU: each piece is exchanged when its gradients are there. Memory and collectives are the host's here.
+# As over NCCL: each piece is exchanged when its gradients are there. Memory and collectives are the host's here.
 
 
 class Overlapping(Wrapped):
@@ -818,6 +819,8 @@ def bucket_by_bucket_a_gradient_that_is_not_finite_spoils_its_piece_alone(name):
                 else:
                     require_same_bits([g], [own])
             assert wrapped.hook._pieces[spoilt].core.skipped_steps == 1
+            now = wrapped.hook.statistics()
+            assert (now["step"], now["skipped_steps"]) == (2, 1)
             assert len(state[spoilt]) == len(wrapped.hook.state_dict()["ranks"][wrapped.hook._key()][spoilt])
         else:
             mean = wrapped.mean_of(values)
@@ -843,14 +846,14 @@ def bucket_by_bucket_a_resumed_hook_has_the_bits_of_an_uninterrupted_one(name):
 
 
 @check(2)
-def errors_of_another_kind_of_memory_are_rejected():
+def errors_of_gradients_that_are_sent_otherwise_are_rejected():
     together, by_bucket = Wrapped(make_hook("int8")), Overlapping(make_hook("int8"))
     for one in (together, by_bucket):
         one.mean(0)
     of_host, of_gpu = together.hook.state_dict(), by_bucket.hook.state_dict()
-    with raises(ValueError, "errors of gradients in host memory, but these gradients are on a GPU, where other ones"):
+    with raises(ValueError, "errors of gradients that were sent all together, but these are sent in pieces, over NCCL; begin"):
         by_bucket.hook.load_state_dict(of_host)
-    with raises(ValueError, "errors of gradients on a GPU, but these gradients are in host memory, where other ones"):
+    with raises(ValueError, "errors of gradients that were sent in pieces, over NCCL, but these are sent all together; begin"):
         together.hook.load_state_dict(of_gpu)
     require_same_bits(by_bucket.mean(1), together.mean(1))
 
@@ -875,6 +878,44 @@ def bucket_by_bucket_errors_follow_a_scale_that_is_not_read_on_the_host(name):
         plain.value = scale
         require_same_bits(mean_at(wrapped, step, scale), mean_at(together, step, scale))
     assert ours.reads == 1
+
+
+@check(2)
+def bucket_by_bucket_a_state_is_loaded_as_a_whole_or_not_at_all():
+    wrapped, other = (Overlapping(make_hook("int8"), LARGE, bucket_cap_mb=0.25) for _ in range(2))
+    for step in range(2):
+        wrapped.mean(step)
+        other.mean(step + 5)
+    key, state, before = wrapped.hook._key(), other.hook.state_dict(), wrapped.hook.state_dict()
+    for wrong in (state["ranks"][key][:-1], [*state["ranks"][key][:-1], state["ranks"][key][-1][:-8]]):
+        with raises(ValueError, "slamb: load_state"):
+            wrapped.hook.load_state_dict({**state, "ranks": {key: wrong}})
+        require_same_bits(wrapped.hook.state_dict()["ranks"][key], before["ranks"][key])
+    with raises(ValueError, "errors of another model"):
+        wrapped.hook.load_state_dict({**state, "sizes": [*state["sizes"], [3]]})
+    fresh = Overlapping(make_hook("int8"), LARGE, bucket_cap_mb=0.25)
+    fresh.hook.load_state_dict({**state, "sizes": [*state["sizes"], [3]]})
+    with raises(Exception, "errors of another model"):
+        fresh.mean(0)
+
+
+@check(2)
+def bucket_by_bucket_a_resumed_hook_keeps_the_unit_if_a_piece_has_only_skipped():
+    ours, scale = [], ScaleOnDevice(1024.0)
+    for _ in range(2):
+        ours.append(Overlapping(make_hook("int8", scaler=scale), LARGE, bucket_cap_mb=0.25))
+    whole, first = ours
+    for step in range(3):
+        for one in ours:
+            values = gradients(step, rank(), LARGE)
+            values[0].view(-1)[0] = float("nan")
+            one.mean_of(values)
+    second = Overlapping(make_hook("int8", scaler=scale), LARGE, bucket_cap_mb=0.25)
+    second.hook.load_state_dict(first.hook.state_dict())
+    scale._scale.fill_(64.0)
+    for step in range(3, 6):
+        require_same_bits(mean_at(second, step, 64.0), mean_at(whole, step, 64.0))
+    assert second.hook._unit == whole.hook._unit
 
 
 @check(2)

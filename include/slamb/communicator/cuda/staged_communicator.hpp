@@ -81,8 +81,10 @@ class staged_communicator {
   /// @throws std::invalid_argument for an option out of range; communicator_error if ranks differ in `options.bytes`
   /// @throws cuda_error; the exceptions of `Host`
   explicit staged_communicator(Host host, const options_type& options = {})
-      : options_(validated(options)), host_(std::move(host)), staging_(is_alone() ? 0 : 2 * half_of(options, size())) {
-    if (size() > 1) require_equal_bytes();
+      : options_(validated(options)),
+        host_(std::move(host)),
+        staging_(or_abort([&] { return detail::cuda::staging(is_alone() ? 0 : 2 * half_of(options, size())); })) {
+    or_abort([&] { require_equal_bytes(); });
   }
 
   int rank() const { return static_cast<int>(host_.rank()); }
@@ -274,6 +276,17 @@ class staged_communicator {
     for (int i = 1; i < size(); ++i) f((rank() + i) % size());
   }
 
+  /// Returns body(). If it throws, the peers are told, so that they do not wait for this rank.
+  template <class Body>
+  auto or_abort(const Body& body) {
+    try {
+      return body();
+    } catch (const std::exception& failure) {
+      abort_host(failure.what());
+      throw;
+    }
+  }
+
   /// True if there is nobody to send to, in this node either.
   bool is_alone() const {
     bool alone = size() == 1;
@@ -400,26 +413,36 @@ class staged_communicator {
     }
   }
 
-  /// Parts have the same sizes on all ranks only if their staging memory has. A sum of 16 bits in each float is exact.
+  /// Parts have the same sizes on all ranks only if their staging memory has.
   void require_equal_bytes() {
+    const auto between = [this](std::span<float> table) { host_.all_reduce_sum(table, host_stream{}); };
+    if (size() > 1) require_equal_bytes(rank(), size(), "rank ", between);
+    if constexpr (capability::has_all_reduce_in_node<Host>) {
+      const auto in_node = [this](std::span<float> table) { host_.all_reduce_in_node(table, host_stream{}); };
+      if (local_size() > 1) require_equal_bytes(local_rank(), local_size(), "local rank ", in_node);
+    }
+  }
+  /// @param sum  makes a table the sum of those of `ranks` ranks
+  template <class Sum>
+  void require_equal_bytes(int mine, int ranks, const char* kind, const Sum& sum) const {
     constexpr std::size_t words = 3;
-    constexpr std::uint64_t word = 65536;
+    constexpr std::uint64_t word = 65536;  // 16 bits in a float, of one rank, have an exact sum
     const auto row = [](int of_rank) { return words * static_cast<std::size_t>(of_rank); };
-    std::vector<float> table(row(size()), 0.0F);
+    std::vector<float> table(row(ranks), 0.0F);
     for (std::size_t i = 0, left = options_.bytes; i < words; ++i, left /= word)
-      table[row(rank()) + i] = static_cast<float>(left % word);
-    host_.all_reduce_sum(std::span<float>(table), host_stream{});
+      table[row(mine) + i] = static_cast<float>(left % word);
+    sum(std::span<float>(table));
     const auto bytes_of = [&](int of_rank) {
       std::uint64_t all = 0;
       for (std::size_t i = words; i > 0; --i)
         all = all * word + static_cast<std::uint64_t>(table[row(of_rank) + i - 1]);
       return all;
     };
-    for (int peer = 1; peer < size(); ++peer)
+    for (int peer = 1; peer < ranks; ++peer)
       if (bytes_of(peer) != bytes_of(0))
-        throw communicator_error("slamb: staged_communicator: bytes is " + std::to_string(bytes_of(0)) +
-                                 " on rank 0, but " + std::to_string(bytes_of(peer)) + " on rank " +
-                                 std::to_string(peer) + "; it must be the same on all ranks");
+        throw communicator_error("slamb: staged_communicator: bytes is " + std::to_string(bytes_of(0)) + " on " + kind +
+                                 "0, but " + std::to_string(bytes_of(peer)) + " on " + kind + std::to_string(peer) +
+                                 "; it must be the same on all ranks");
   }
 
   options_type options_;

@@ -28,7 +28,7 @@ constexpr bool is_accepted(ncclResult_t result) noexcept { return result == nccl
 /// Calls f(communicator), one of the functions that end it, and stops waiting for it after `limit`. Each of them can hang:
 /// ncclCommAbort while a CUDA graph with collectives of the communicator lives, ncclCommFinalize and ncclCommDestroy if a peer is
 /// gone. The call runs in a thread of its own, which is detached after `limit` and owns everything it uses. After that the caller
-/// may only abort the communicator.
+/// must not use the communicator any more.
 /// @return its result; nothing if it has not returned
 inline std::optional<ncclResult_t> call_within(std::chrono::milliseconds limit, ncclResult_t (*f)(ncclComm_t),
                                                ncclComm_t communicator) noexcept {
@@ -98,8 +98,9 @@ class nccl_handle {
   ~nccl_handle() {
     if (!owned_ || comm_ == nullptr) return;
     const auto finalized = call_within(options_.abort_timeout, ncclCommFinalize, comm_);
-    static_cast<void>(call_within(
-        options_.abort_timeout, finalized && poll(*finalized) == ncclSuccess ? ncclCommDestroy : ncclCommAbort, comm_));
+    if (!finalized) return;  // an abort would free the communicator while that call uses it
+    const bool is_idle = poll(*finalized) == ncclSuccess;
+    static_cast<void>(call_within(options_.abort_timeout, is_idle ? ncclCommDestroy : ncclCommAbort, comm_));
   }
 
   ncclComm_t get() const noexcept { return comm_; }

@@ -55,7 +55,7 @@ def compression_hook(
     to the next gradients. They belong in checkpoints: `hook.state_dict()` of every rank, and `hook.load_state_dict()` before
     the first step. If a gradient of any rank is not finite, all ranks get gradients of NaN, and the errors do not change.
 
-    Gradients on a GPU are sent in pieces of at least 25 MiB, on a stream of the hook's own, while the backward pass goes on: each as
+    Over NCCL the gradients are sent in pieces of about 25 MiB, on a stream of the hook's own, while the backward pass goes on: each as
     soon as its buckets have come. If a gradient is not finite, only its piece becomes NaN, and only the errors of this piece do not
     change. Nothing waits for the GPU after the first steps.
 
@@ -64,7 +64,7 @@ def compression_hook(
         hook = slamb.torch.compression_hook("int8", scaler=scaler)  # a torch.amp.GradScaler
 
     Without a scaler, call `hook.rescale(factor)` whenever the loss scale is multiplied by a factor. The hook also notices a sudden
-    fall of the gradients by itself, except on a GPU, where it would have to wait for them: if their norms on all ranks are at most an eighth of the smallest of the last 8 steps. It takes
+    fall of the gradients by itself, except over NCCL, where it would have to wait for them: if their norms on all ranks are at most an eighth of the smallest of the last 8 steps. It takes
     this for a change of the loss scale, multiplies the errors by the nearest power of two, and warns once. This is the safe choice.
     Errors can be ten times as large as a gradient, so errors of an old, larger scale would replace the next gradients. If the
     gradients themselves have become smaller, only a part of the errors is lost, once. Smaller falls are not noticed.
@@ -147,6 +147,8 @@ class CompressionHook:
                 f"one for each model, and keep a model on one device"
             )
         if bucket.index() == 0:  # a backward pass that has failed may have left some
+            if self._ranks is not None and self._ranks.has_nccl:
+                self._ranks.require_alive()
             self._buckets, self._bucket_of = [], {}
             for piece in self._pieces:
                 piece.missing = len(piece.members)
@@ -190,7 +192,8 @@ class CompressionHook:
 
     def statistics(self) -> dict[str, Any]:
         """Steps and traffic of this rank so far, and the norms of its compression errors, in the unit of the last gradients: see
-        `Optimizer.statistics`. When rank 0 finds that its gradients have suddenly fallen, all ranks exchange theirs twice, and the
+        `Optimizer.statistics`. Over NCCL skips are counted for each piece of the gradients, and the steps are those of the piece that
+        has the fewest. When rank 0 finds that its gradients have suddenly fallen, all ranks exchange theirs twice, and the
         first time counts as a skipped step."""
         counts = ("step", "skipped_steps", "local_skips", "collectives", "payload_bytes", "sent_bytes")
         cores = self._cores()
@@ -200,8 +203,8 @@ class CompressionHook:
             now = [core.statistics(True) for core in cores]
         unit = float(self._cells[0])
         norms = [unit * math.hypot(*of_pieces) for of_pieces in zip(*(one["worker_error_norms"] for one in now))]
-        sums = {name: sum(one[name] for one in now) for name in ("collectives", "payload_bytes", "sent_bytes")}
-        return {**{name: now[0][name] for name in counts}, **sums, "worker_error_norms": norms}
+        of_all = {name: (min if name == "step" else sum)(one[name] for one in now) for name in counts}
+        return {**of_all, "worker_error_norms": norms}
 
     def __getstate__(self) -> dict[str, Any]:
         needs_scaler = self._needs_scaler or self.scaler is not None
@@ -224,13 +227,11 @@ class CompressionHook:
             for piece in self._pieces:
                 piece.core = None
         else:
-            for number, piece in enumerate(self._pieces):
-                assert piece.core is not None
-                self._load(state_dict, number, piece.core)
+            self._load_all(state_dict)
         # States of earlier versions have errors in the unit of the gradients.
         self._unit, self._is_of_scale = float(state_dict.get("unit", 1.0)), bool(state_dict.get("is_of_scale", False))
         self._norms = _Norms(state_dict.get("norms", ()))
-        self._has_errors = False  # as far as is known
+        self._has_errors = bool(state_dict["ranks"])
 
     def _join(self, process_group: Optional["dist.ProcessGroup"]) -> None:
         group = group_of(process_group)
@@ -248,7 +249,7 @@ class CompressionHook:
             raise RuntimeError("slamb: the process group has been destroyed; construct compression_hook() with a new one")
         module_for(device.type)  # or there is none
         self._ranks, self._device = Ranks(group, device), device
-        self._overlaps = _overlaps(device)
+        self._overlaps = self._ranks.has_nccl  # on the host, and through it, the exchange would wait anyway
         self._cells = self._cells.to(device)
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -299,7 +300,10 @@ class CompressionHook:
         if given.is_last():
             if any(piece.missing >= 0 for piece in self._pieces):
                 raise self._other_model()
+            if self._loaded is not None and self._loaded["ranks"] and list(self._loaded["sizes"]) != self._sizes:
+                raise self._errors_of_another_model()
             self._has_seen_all, self._loaded = True, None
+            self._buckets, self._bucket_of = [], {}  # the memory of gradients as floats
         return bucket.result
 
     def _cut_pieces(self) -> None:
@@ -466,32 +470,53 @@ class CompressionHook:
             self._load(self._loaded, self._pieces.index(piece), core)
         return core
 
+    def _load_all(self, state_dict: dict[str, Any]) -> None:
+        """Continues with the errors of all pieces, or changes none."""
+        if list(state_dict["sizes"]) != self._sizes:
+            raise self._errors_of_another_model()
+        pieces = [(piece.core, self._state_of(state_dict, number)) for number, piece in enumerate(self._pieces)]
+        before = [_saved(core) for core in self._cores()]
+        try:
+            for core, state in pieces:
+                assert core is not None
+                core.load_state(state.data_ptr(), state.numel(), False)
+        except BaseException:
+            for (core, _), state in zip(pieces, before):
+                assert core is not None
+                core.load_state(state.data_ptr(), state.numel(), False)
+            raise
+
     def _load(self, state_dict: dict[str, Any], number: int, into: _native.Optimizer) -> None:
-        """Continues with the errors of piece `number`."""
+        """Continues with the errors of piece `number`, in the first step."""
         if list(state_dict["sizes"])[: len(self._sizes)] != self._sizes:
-            raise ValueError(
-                "slamb: load_state_dict() was given errors of another model, or of one whose buckets are cut otherwise; load them "
-                "with the same model and the same bucket_cap_mb"
-            )
+            raise self._errors_of_another_model()
+        state = self._state_of(state_dict, number)
+        into.load_state(state.data_ptr(), state.numel(), False)
+
+    def _state_of(self, state_dict: dict[str, Any], number: int) -> torch.Tensor:
+        """The bytes of piece `number`."""
         state = state_dict["ranks"][self._key()]
         if isinstance(state, list) != self._overlaps:
-            kinds = ("on a GPU", "in host memory")
+            kinds = ("in pieces, over NCCL", "all together")
             was, now = kinds if isinstance(state, list) else reversed(kinds)
             raise ValueError(
-                f"slamb: load_state_dict() was given errors of gradients {was}, but these gradients are {now}, where other ones are "
-                f"exchanged together; begin without errors"
+                f"slamb: load_state_dict() was given errors of gradients that were sent {was}, but these are sent {now}; begin without "
+                f"errors"
             )
         if isinstance(state, list):
+            if number >= len(state):
+                raise self._errors_of_another_model()
             state = state[number]
         if state.dtype != torch.uint8:
             raise ValueError(f"slamb: load_state_dict() was given errors of type {state.dtype}, not torch.uint8")
-        state = state.detach().to("cpu").contiguous()
-        into.load_state(state.data_ptr(), state.numel(), False)
+        return state.detach().to("cpu").contiguous()
 
-
-def _overlaps(device: torch.device) -> bool:
-    """True if the exchange of a piece goes on beside the backward pass. On the host it would take its processors."""
-    return device.type == "cuda"
+    @staticmethod
+    def _errors_of_another_model() -> ValueError:
+        return ValueError(
+            "slamb: load_state_dict() was given errors of another model, or of one whose buckets are cut otherwise; load them "
+            "with the same model and the same bucket_cap_mb"
+        )
 
 
 def _saved(core: _native.Optimizer) -> torch.Tensor:

@@ -55,9 +55,9 @@ class Ranks:
         self.rank: int = dist.get_rank(group)
         self.size: int = dist.get_world_size(group)
         #: True if collectives of memory of the GPU are those of NCCL.
-        self.has_nccl = device.type == "cuda" and _is_nccl(_backend_of(group, device))
+        self.has_nccl = device.type == "cuda" and _is_nccl(_backend_of(group, device), group)
         self._device = device if self.has_nccl else torch.device("cpu")
-        if self.size > 1 and not self.has_nccl and not _reaches_the_host(_backend_of(group, self._device)):
+        if self.size > 1 and not self.has_nccl and not _reaches_the_host(_backend_of(group, self._device), group):
             raise ValueError(
                 f"slamb: the process group has the backend {dist.get_backend(group)}, which cannot reach parameters on {device}; "
                 f"initialize it with init_process_group('gloo'), or with 'cpu:gloo,cuda:nccl'"
@@ -189,12 +189,14 @@ def _backend_of(group: Any, device: torch.device) -> Any:
     return getattr(backend, "wrapped_pg", backend)  # with TORCH_DISTRIBUTED_DEBUG=DETAIL
 
 
-def _is_nccl(backend: Any) -> bool:
+def _is_nccl(backend: Any, group: Any) -> bool:
+    if backend is group:
+        return bool(dist.get_backend(group) == "nccl")
     return "NCCL" in type(backend).__name__ or hasattr(backend, "_comm_ptr")
 
 
-def _reaches_the_host(backend: Any) -> bool:
-    return backend is not None and not _is_nccl(backend)
+def _reaches_the_host(backend: Any, group: Any) -> bool:
+    return backend is not None and not _is_nccl(backend, group)
 
 
 def _bytes(view: memoryview) -> torch.Tensor:

@@ -30,8 +30,15 @@ def is_supported(
             self._arguments["exchange"] = False
             super()._attach(None)
 
+    where = torch.device(device)
     try:
-        Alone([torch.zeros(1, dtype=dtype, device=device, requires_grad=True)], **arguments)
-    except (ValueError, RuntimeError, AssertionError, NotImplementedError):  # the last three: of torch, for a device that it lacks
+        p = torch.zeros(1, dtype=dtype, device=where, requires_grad=True)
+    except (RuntimeError, AssertionError, NotImplementedError):  # of a torch or a machine without such a device
+        return False
+    try:
+        Alone([p], **arguments)
+    except ValueError as error:
+        if "has no setting" in str(error):
+            raise TypeError(str(error)) from error
         return False
     return True
