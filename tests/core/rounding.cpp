@@ -132,6 +132,16 @@ TEST_CASE("rounding: by chance, over 2^20 draws of the generator the mean is wit
     }
 }
 
+TEST_CASE("rounding: four draws at once are those of four elements") {
+  using slamb::detail::rounding_draws;
+  for (std::uint64_t i = 0; i < 256; i += 4) {
+    CAPTURE(i);
+    const auto words = slamb::philox(99, i / rounding_draws::elements_of_counter, 7);
+    const std::uint64_t four = rounding_draws::four_draws_of(words, i);
+    for (std::uint32_t j = 0; j < 4; ++j) CHECK((four >> 16 * j & 0xFFFFU) == rounding_draws::draw_of(words, i + j));
+  }
+}
+
 TEST_CASE("rounding: any two draws of a counter are independent") {
   // A draw is the xor of some halves. With the bit k in half k, it is the set of them: draws of different, not empty, sets are
   // independent if the halves are.

@@ -43,6 +43,28 @@ TEST_CASE("cuda team: the threads of a block cover every element once, four at a
   }
 }
 
+TEST_CASE("cuda team: a group has the draws of its elements, in tiles that begin anywhere") {
+  using slamb::detail::rounding_draws;
+  using precision = slamb::detail::mixed_precision<true>;
+  const std::uint64_t steps = 41;
+  struct {
+    rounding_draws draws;
+  } const view{{.seed = 0x123456789ABCDEFU, .steps = &steps}};
+  for (const std::uint64_t first : {0U, 1U, 2U, 3U, 4U, 61U, 62U, 63U, 64U, 8192U, 12345U})
+    for (std::uint32_t i = 0; i < 136; i += 4) {
+      CAPTURE(first);
+      CAPTURE(i);
+      const slamb::detail::cuda::drawn_words<precision> words(view, {.first = first, .segment = 5});
+      const auto four = words.draw(slamb::detail::cuda::group<4>{i});
+      for (std::uint32_t j = 0; j < 4; ++j) {
+        const std::uint64_t element = first + i + j;
+        const auto drawn = slamb::philox(view.draws.seed, view.draws.counter(element), view.draws.stream(5));
+        CHECK(four.of[j] == rounding_draws::draw_of(drawn, element));
+        CHECK(words.draw(slamb::detail::cuda::group<1>{i + j}).of[0] == rounding_draws::draw_of(drawn, element));
+      }
+    }
+}
+
 TEST_CASE("cuda team: any single array may be misaligned to sixteen bytes") {
   constexpr std::size_t number = 9, length = 16;
   constexpr std::uint32_t first = 4;

@@ -78,13 +78,17 @@ struct tile_arrays : tile_pointers<List, Precision>, private Draws {
 
   /// Writes the given arrays, none of which is stored in blocks.
   template <class Element, class At, class... Arrays>
-  SLAMB_ELEMENT void store(arrays<Arrays...> /*some*/, [[maybe_unused]] const Element& e,
-                           [[maybe_unused]] At at) const {
+  SLAMB_ELEMENT void store(arrays<Arrays...> some, const Element& e, At at) const {
     static_assert((!std::is_same_v<Arrays, array::gradient> && ...),
                   "slamb: a pass must not write gradients, because they belong to the user");
     static_assert((!std::is_void_v<typename Arrays::stored> && ...),
                   "slamb: a pass cannot write positions, because they are not stored in memory");
-    (store_one<Arrays>(value_of<Arrays, typename At::real>(e), pointer_to<Arrays>(), at), ...);
+    if constexpr ((std::is_same_v<stored_pointer_t<Arrays, Precision>, bfloat16_numbers> || ...)) {
+      const typename At::word drawn = draws_at(at);  // once for all arrays
+      store_by(some, e, at, [&drawn](At /*at*/) { return drawn; });
+    } else {
+      store_by(some, e, at, [this](auto here) { return draws_at(here); });
+    }
   }
 
   template <class Array>
@@ -95,15 +99,26 @@ struct tile_arrays : tile_pointers<List, Precision>, private Draws {
   /// The codes of an array in blocks, for a block with this reciprocal of its scale.
   template <class Array, class At>
   SLAMB_ELEMENT typename At::word codes_of(const typename At::real& x, float per_scale, At at) const {
+    return codes_by<Array>(x, per_scale, draws_at(at));
+  }
+  /// The same, by the draws of the position.
+  template <class Array, class Real, class Word>
+  SLAMB_ELEMENT Word codes_by(const Real& x, float per_scale, const Word& draws) const {
     constexpr bool is_signed = stored_pointer_t<Array, Precision>::is_signed;
-    return dynamic_map<is_signed>::code_of(x, typename At::real(per_scale), draw_of<Array>(at));
+    return dynamic_map<is_signed>::code_of(x, Real(per_scale), draw_of_array<array_number<Array, Precision>>(draws));
+  }
+  /// The draws of a position, from which those of each array are made.
+  template <class At>
+  SLAMB_ELEMENT typename At::word draws_at(At at) const {
+    return Draws::draw(at);
   }
 
  private:
-  // The random words by which an array of the state is rounded.
-  template <class Array, class At>
-  SLAMB_ELEMENT typename At::word draw_of(At at) const {
-    return draw_of_array<array_number<Array, Precision>>(Draws::draw(at));
+  /// @param draws  draws(at): those of the position
+  template <class Element, class At, class Drawing, class... Arrays>
+  SLAMB_ELEMENT void store_by(arrays<Arrays...> /*some*/, [[maybe_unused]] const Element& e, [[maybe_unused]] At at,
+                              [[maybe_unused]] const Drawing& draws) const {
+    (store_one<Arrays>(value_of<Arrays, typename At::real>(e), pointer_to<Arrays>(), at, draws), ...);
   }
 
   template <class Array, class Element, class At>
@@ -114,22 +129,24 @@ struct tile_arrays : tile_pointers<List, Precision>, private Draws {
       value_of<Array, typename At::real>(e) = load_array(pointer_to<Array>(), at);
   }
 
-  template <class Array, class At>
-  SLAMB_ELEMENT void store_one(const typename At::real& x, float* array, At at) const {
+  template <class Array, class At, class Drawing>
+  SLAMB_ELEMENT void store_one(const typename At::real& x, float* array, At at, const Drawing& /*draws*/) const {
     store_array(x, array, at);
   }
-  template <class Array, class At>
-  SLAMB_ELEMENT void store_one(const typename At::real& x, const typed_parameter& array, At at) const {
+  template <class Array, class At, class Drawing>
+  SLAMB_ELEMENT void store_one(const typename At::real& x, const typed_parameter& array, At at,
+                               [[maybe_unused]] const Drawing& draws) const {
     if (array.type == element_type::float32) {
       store_array(x, static_cast<float*>(array.address), at);
       if (array.rounded != nullptr) store_typed(x, static_cast<std::uint16_t*>(array.rounded), array.rounded_type, at);
     } else if constexpr (Precision::rounds_by_chance) {
-      store_typed(x, Draws::draw(at), static_cast<std::uint16_t*>(array.address), array.type, at);
+      store_typed(x, draws(at), static_cast<std::uint16_t*>(array.address), array.type, at);
     }
   }
-  template <class Array, class At>
-  SLAMB_ELEMENT void store_one(const typename At::real& x, const bfloat16_numbers& array, At at) const {
-    store_bfloat16(x, draw_of<Array>(at), array.bits, at);
+  template <class Array, class At, class Drawing>
+  SLAMB_ELEMENT void store_one(const typename At::real& x, const bfloat16_numbers& array, At at,
+                               const Drawing& draws) const {
+    store_bfloat16(x, draw_of_array<array_number<Array, Precision>>(draws(at)), array.bits, at);
   }
 };
 

@@ -193,6 +193,7 @@ struct storage_list {
   using storage_of = typename storage_in<Array, Stored...>::type;
 
   static constexpr bool has_draws = (Stored::storage::is_drawn || ...);
+  static constexpr bool has_sixteen_bits = (std::is_same_v<typename Stored::storage, as_bfloat16> || ...);
 
   /// The array's place among those of the list: the number of its draws.
   template <class Array>
@@ -306,10 +307,33 @@ struct rounding_draws {
     return draw;
   }
 
+  /// `draw_of` elements i … i + 3, with i a multiple of 4, from the lowest sixteen bits on: the eight halves of words, rotated to
+  /// element i, with themselves rotated on.
+  SLAMB_HOST_DEVICE static std::uint64_t four_draws_of(const random_words& words, std::uint64_t element) {
+    const auto i = static_cast<std::uint32_t>(element);
+    const bool begins_behind = (i & 4U) != 0;
+    // By values and not by places, because an array that is indexed at run time would be in a device's local memory.
+    const std::uint32_t w0 = begins_behind ? words.word[2] : words.word[0];
+    const std::uint32_t w1 = begins_behind ? words.word[3] : words.word[1];
+    const std::uint32_t w2 = begins_behind ? words.word[0] : words.word[2];
+    const std::uint32_t w3 = begins_behind ? words.word[1] : words.word[3];
+    const std::uint32_t s = i / 8 & 7U, apart = s > 3 ? s - 2 : s;  // halves: 0 … 5
+    const std::uint32_t a = apart < 2 ? w0 : apart < 4 ? w1 : w2;
+    const std::uint32_t b = apart < 2 ? w1 : apart < 4 ? w2 : w3;
+    const std::uint32_t c = apart < 2 ? w2 : apart < 4 ? w3 : w0;
+    const bool is_odd = (apart & 1U) != 0;
+    const std::uint32_t if_any = s > 0 ? 0xFFFFFFFFU : 0U, if_three = s > 3 ? 0xFFFFFFFFU : 0U;
+    const std::uint32_t low = w0 ^ ((is_odd ? half_on(a, b) : a) & if_any) ^ (half_on(w0, w1) & if_three);
+    const std::uint32_t high = w1 ^ ((is_odd ? half_on(b, c) : b) & if_any) ^ (half_on(w1, w2) & if_three);
+    return std::uint64_t{high} << 32 | low;
+  }
+
  private:
   SLAMB_HOST_DEVICE static std::uint32_t half_of(const random_words& words, std::uint64_t k) {
     return words.at(k / 2) >> (k % 2 * 16) & 0xFFFFU;
   }
+  // Of two words as four halves, the second and the third.
+  SLAMB_HOST_DEVICE static std::uint32_t half_on(std::uint32_t a, std::uint32_t b) { return a >> 16 | b << 16; }
 };
 
 /// The draw of array number `Number` of a storage_list, from the parameter's draw r = 256 a + b. The upper eight bits are b for

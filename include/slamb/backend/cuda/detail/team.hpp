@@ -42,22 +42,28 @@ requires(has_draws<Precision>) struct drawn_words<Precision> {
 
   template <unsigned W>
   SLAMB_ELEMENT words<W> draw(group<W> at) const {
-    const std::uint64_t stream = draws_.stream(tensor_);
-    std::uint64_t counter = draws_.counter(first_ + at.i);
-    random_words drawn = philox(draws_.seed, counter, stream);
+    static_assert(W == 1 || W == 4);
+    const std::uint64_t element = first_ + at.i;
     words<W> all;
-    for (unsigned j = 0; j < W; ++j) {
-      const std::uint64_t element = first_ + at.i + j;
-      if (draws_.counter(element) != counter) {  // a group of four has two counters if the tile begins at an odd place
-        counter = draws_.counter(element);
-        drawn = philox(draws_.seed, counter, stream);
+    if constexpr (W == 1) {
+      all.of[0] = draws_.draw_of(words_of(element), element);
+    } else {
+      const std::uint32_t by = element % 4;  // not 0 in a tile that begins at an odd place
+      std::uint64_t drawn = draws_.four_draws_of(words_of(element), element - by);
+      if (by != 0) {
+        const std::uint64_t next = draws_.four_draws_of(words_of(element + 3), element - by + 4);
+        drawn = drawn >> 16 * by | next << (64 - 16 * by);
       }
-      all.of[j] = draws_.draw_of(drawn, element);
+      for (unsigned j = 0; j < 4; ++j) all.of[j] = static_cast<std::uint32_t>(drawn >> 16 * j) & 0xFFFFU;
     }
     return all;
   }
 
  private:
+  SLAMB_ELEMENT random_words words_of(std::uint64_t element) const {
+    return philox(draws_.seed, draws_.counter(element), draws_.stream(tensor_));
+  }
+
   rounding_draws draws_{};
   std::uint32_t tensor_ = 0;
   std::uint64_t first_ = 0;
@@ -157,18 +163,20 @@ struct waiting_of_thread {
 
 /// Stores numbers of an array in blocks, with the scale of their block.
 template <class Array, class Arrays, unsigned W>
-SLAMB_ELEMENT void store_in_block(const Arrays& all, const reals<W>& x, float scale, group<W> at) {
+SLAMB_ELEMENT void store_in_block(const Arrays& all, const reals<W>& x, float scale, const words<W>& draws,
+                                  group<W> at) {
   const auto& array = all.template pointer_to<Array>();
   if (at.i % code_block == 0) array.scales[at.i / code_block] = scale;
   words<W> codes(1U);
-  if (scale <= 0x1.fffffep127F) codes = all.template codes_of<Array>(x, per_scale(scale), at);
+  if (scale <= 0x1.fffffep127F) codes = all.template codes_by<Array>(x, per_scale(scale), draws);
   store_words(codes, array.codes, at);
 }
 
 /// Writes the array that is number K of the arrays in blocks, for elements first … past − 1 of the tile: four a thread.
-template <class Array, std::size_t K, class Block, class Arrays, class Waiting>
-SLAMB_ELEMENT void store_window(Block& block, const Arrays& all, const Waiting& waiting, std::uint32_t first,
-                                std::uint32_t past) {
+/// @param draws  of each thread's elements: made for the first array, and used for all
+template <class Array, std::size_t K, class Block, class Arrays, class Waiting, class Draws>
+SLAMB_ELEMENT void store_window(Block& block, const Arrays& all, const Waiting& waiting, Draws& draws,
+                                std::uint32_t first, std::uint32_t past) {
   typename Block::template registers<std::uint32_t> largest;
   block.template maxima<code_block / 4>(
       [&](unsigned thread) {
@@ -184,15 +192,21 @@ SLAMB_ELEMENT void store_window(Block& block, const Arrays& all, const Waiting& 
     const std::uint32_t i = first + 4 * thread;
     if (i >= past) return;
     const float scale = block_scale<stored_pointer_t<Array, typename Arrays::precision>::is_signed>(largest[thread]);
-    if (i + 4 <= past) return store_in_block<Array>(all, waiting[thread].of[K], scale, group<4>{i});
-    for (unsigned j = 0; j < 3; ++j)
-      if (i + j < past) store_in_block<Array>(all, reals<1>(waiting[thread].of[K].of[j]), scale, group<1>{i + j});
+    if (i + 4 <= past) {
+      if constexpr (K == 0) draws[thread] = all.draws_at(group<4>{i});
+      return store_in_block<Array>(all, waiting[thread].of[K], scale, draws[thread], group<4>{i});
+    }
+    for (unsigned j = 0; j < 3; ++j) {
+      const group<1> at{i + j};
+      if (i + j < past) store_in_block<Array>(all, reals<1>(waiting[thread].of[K].of[j]), scale, all.draws_at(at), at);
+    }
   });
 }
 template <class... In, std::size_t... K, class Block, class Arrays, class Waiting>
 SLAMB_ELEMENT void store_windows(arrays<In...> /*blocks*/, std::index_sequence<K...> /*numbers*/, Block& block,
                                  const Arrays& all, const Waiting& waiting, std::uint32_t first, std::uint32_t past) {
-  (store_window<In, K>(block, all, waiting, first, past), ...);
+  typename Block::template registers<words<4>> draws;
+  (store_window<In, K>(block, all, waiting, draws, first, past), ...);
 }
 
 /// As `each_position`, but calls body(arrays, group, own) for a body that reads and writes by `arrays`. A pass that writes arrays in

@@ -25,8 +25,9 @@ struct tuned {
 template <class Kernel>
 struct tuning : tuned<256> {};
 
+/// With an array of bfloat16, ptxas takes up to 116 registers by itself, and a multiprocessor then holds one block; 2 blocks allow 64.
 template <class Pass, class Precision>
-struct tuning<run_pass<Pass, Precision>> : tuned<512> {};
+struct tuning<run_pass<Pass, Precision>> : tuned<512, Precision::arrays::has_sixteen_bits ? 2 : 0> {};
 /// As receive_mean, whose work it does with one rank. With 512 threads ptxas aims at 64 registers for sm_80, and spills.
 template <class Pass, class Precision>
 struct tuning<run_pass<pass_with_own_signal<Pass>, Precision>> : tuned<256, 3> {};
