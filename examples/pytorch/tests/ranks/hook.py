@@ -895,8 +895,12 @@ def bucket_by_bucket_a_state_is_loaded_as_a_whole_or_not_at_all():
         wrapped.hook.load_state_dict({**state, "sizes": [*state["sizes"], [3]]})
     fresh = Overlapping(make_hook("int8"), LARGE, bucket_cap_mb=0.25)
     fresh.hook.load_state_dict({**state, "sizes": [*state["sizes"], [3]]})
-    with raises(Exception, "errors of another model"):
+    try:
         fresh.mean(0)
+    except (ValueError, RuntimeError) as error:  # torch 1.13 passes it on as a RuntimeError
+        assert "errors of another model" in str(error)
+    else:
+        raise AssertionError("the errors of a larger model were taken")
 
 
 @check(2)
