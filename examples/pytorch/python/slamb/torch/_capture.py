@@ -12,7 +12,7 @@ def is_captured(stream: Optional[torch.cuda.Stream]) -> bool:
 
     :param stream: that of the optimizer; None: its parameters are in host memory, and nothing is captured
     """
-    return stream is not None and torch.cuda.is_current_stream_capturing()
+    return stream is not None and bool(torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def refusal(call: str, because: str) -> RuntimeError:

@@ -161,6 +161,24 @@ struct waiting_of_thread {
   }
 };
 
+/// The draws of four elements of a thread. All arrays in blocks share them, unless `Waits` is false: then each array draws anew,
+/// because sums over a tile leave no registers in which they could wait.
+template <bool Waits>
+struct shared_draws {
+  template <std::size_t K, class Arrays>
+  SLAMB_ELEMENT words<4> of_array(const Arrays& all, group<4> at) {
+    if constexpr (K == 0 || !Waits) drawn_ = all.draws_at(at);
+    return drawn_;
+  }
+
+ private:
+  words<4> drawn_{};
+};
+template <class Sums>
+inline constexpr bool keeps_sums = true;
+template <int Maxima>
+inline constexpr bool keeps_sums<thread_sums<0, Maxima>> = false;
+
 /// Stores numbers of an array in blocks, with the scale of their block.
 template <class Array, class Arrays, unsigned W>
 SLAMB_ELEMENT void store_in_block(const Arrays& all, const reals<W>& x, float scale, const words<W>& draws,
@@ -173,7 +191,7 @@ SLAMB_ELEMENT void store_in_block(const Arrays& all, const reals<W>& x, float sc
 }
 
 /// Writes the array that is number K of the arrays in blocks, for elements first … past − 1 of the tile: four a thread.
-/// @param draws  of each thread's elements: made for the first array, and used for all
+/// @param draws  shared_draws of each thread
 template <class Array, std::size_t K, class Block, class Arrays, class Waiting, class Draws>
 SLAMB_ELEMENT void store_window(Block& block, const Arrays& all, const Waiting& waiting, Draws& draws,
                                 std::uint32_t first, std::uint32_t past) {
@@ -193,8 +211,8 @@ SLAMB_ELEMENT void store_window(Block& block, const Arrays& all, const Waiting& 
     if (i >= past) return;
     const float scale = block_scale<stored_pointer_t<Array, typename Arrays::precision>::is_signed>(largest[thread]);
     if (i + 4 <= past) {
-      if constexpr (K == 0) draws[thread] = all.draws_at(group<4>{i});
-      return store_in_block<Array>(all, waiting[thread].of[K], scale, draws[thread], group<4>{i});
+      const group<4> at{i};
+      return store_in_block<Array>(all, waiting[thread].of[K], scale, draws[thread].template of_array<K>(all, at), at);
     }
     for (unsigned j = 0; j < 3; ++j) {
       const group<1> at{i + j};
@@ -202,10 +220,10 @@ SLAMB_ELEMENT void store_window(Block& block, const Arrays& all, const Waiting& 
     }
   });
 }
-template <class... In, std::size_t... K, class Block, class Arrays, class Waiting>
+template <bool SharesDraws, class... In, std::size_t... K, class Block, class Arrays, class Waiting>
 SLAMB_ELEMENT void store_windows(arrays<In...> /*blocks*/, std::index_sequence<K...> /*numbers*/, Block& block,
                                  const Arrays& all, const Waiting& waiting, std::uint32_t first, std::uint32_t past) {
-  typename Block::template registers<words<4>> draws;
+  typename Block::template registers<shared_draws<SharesDraws>> draws;
   (store_window<In, K>(block, all, waiting, draws, first, past), ...);
 }
 
@@ -237,8 +255,9 @@ SLAMB_ELEMENT void each_position_of(Block& block, const Arrays& all, std::uint32
             if (i + j < past) body(in_window, group<1>{first + i + j}, own);
         mine[thread] = own;
       });
-      store_windows(blocks(), std::make_index_sequence<blocks::count>(), block, all, waiting, first + begin,
-                    first + past);
+      constexpr bool shares_draws = !keeps_sums<std::remove_cvref_t<decltype(mine[0U])>>;
+      store_windows<shares_draws>(blocks(), std::make_index_sequence<blocks::count>(), block, all, waiting,
+                                  first + begin, first + past);
     }
   }
 }
