@@ -194,8 +194,8 @@ class Part:
             return "some parameters have not taken a step yet; take one outside of the graph first"
         if self._must_compare_gradients:
             return (
-                "it would compare the gradients of the ranks, as no step so far had gradients that could tell if they differ; take a "
-                "step outside of the graph first, or construct the optimizer with check_gradients=False"
+                "it would compare the gradients of the ranks, as no step so far had gradients that could tell if they differ; "
+                "take a step outside of the graph first, or construct the optimizer with check_gradients=False"
             )
         for number, known in self._options.items():
             group = groups[number]
