@@ -6,7 +6,7 @@ execute_process(
   COMMAND_ERROR_IS_FATAL ANY)
 string(REPLACE "\\ " " " dependencies "${dependencies}")  # as a rule of make has a blank in a path
 file(GLOB_RECURSE headers "${INCLUDE_DIR}/slamb/*.hpp")
-list(FILTER headers EXCLUDE REGEX "/slamb/(impl/|(checkpoint|kit|nccl|mpi|mpi_cuda)[.]hpp|communicator/(detail/)?(nccl|mpi)_|communicator/cuda/|testing/|detail/runtime/cuda_|core/cuda_error|core/detail/(gpu_runtime|number_of_device)|backend/cuda/)")  # which are asked for by name
+list(FILTER headers EXCLUDE REGEX "/slamb/(impl/|(checkpoint|kit|nccl|mpi|mpi_cuda|staged)[.]hpp|communicator/(detail/)?(nccl|mpi)_|communicator/cuda/|testing/|detail/runtime/cuda_|core/cuda_error|core/detail/(gpu_runtime|number_of_device)|backend/cuda/)")  # which are asked for by name
 list(LENGTH headers count)
 if(count EQUAL 0)
   message(FATAL_ERROR "No header below ${INCLUDE_DIR}/slamb")

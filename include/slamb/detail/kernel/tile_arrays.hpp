@@ -87,7 +87,7 @@ struct tile_arrays : tile_pointers<List, Precision>, private Draws {
       const typename At::word drawn = draws_at(at);  // once for all arrays
       store_by(some, e, at, [&drawn](At /*at*/) { return drawn; });
     } else {
-      store_by(some, e, at, [this](auto here) { return draws_at(here); });
+      store_by(some, e, at, [&own = *this](auto here) { return own.draws_at(here); });
     }
   }
 
