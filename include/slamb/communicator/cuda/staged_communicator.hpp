@@ -10,18 +10,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "slamb/communicator/detail/collective_call.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/error.hpp"
 #include "slamb/core/statistics.hpp"
+#include "slamb/detail/ranks/agreement.hpp"
 #include "slamb/detail/runtime/cuda_staging.hpp"
 #include "slamb/detail/runtime/cuda_stream.hpp"
 
@@ -98,8 +99,7 @@ class staged_communicator {
   template <class T>
   requires capability::has_all_reduce_sum<Host, T>
   void all_reduce_sum(std::span<T> values, cudaStream_t stream) {
-    run(detail::call_of<T>(collective::all_reduce, values.size()), stream,
-        [&] { sum_in_parts(values, stream, [&](std::span<T> part) { host_.all_reduce_sum(part, host_stream{}); }); });
+    sum_in_parts(values, stream, [&](std::span<T> part) { host_.all_reduce_sum(part, host_stream{}); });
   }
 
   /// `values` [n], on the device, become those of rank `root`.
@@ -109,9 +109,10 @@ class staged_communicator {
     require_fit(detail::broadcast_fault(root, size()));
     const auto bytes = std::as_writable_bytes(values);
     const bool is_root = rank() == root;
-    run(detail::call_of<T>(collective::broadcast, values.size(), root), stream, [&] {
+    const auto call = detail::call_of<T>(collective::broadcast, values.size(), root);
+    run(call, stream, [&] {
       in_parts(
-          bytes.size(), 1, stream,
+          call, bytes.size(), 1, stream,
           [&](const part& p) {
             if (is_root) copy(p.memory, bytes.data() + p.offset, p.size, stream);
           },
@@ -131,10 +132,11 @@ class staged_communicator {
     const std::size_t chunk = mine.size_bytes();
     const auto* const from = std::as_bytes(mine).data();
     auto* const to = std::as_writable_bytes(all).data();
-    run(detail::call_of<T>(collective::all_gather, mine.size()), stream, [&] {
+    const auto call = detail::call_of<T>(collective::all_gather, mine.size());
+    run(call, stream, [&] {
       copy(to + times(rank(), chunk), from, chunk, stream);
       in_parts(
-          chunk, size() + 1, stream, [&](const part& p) { copy(p.memory, from + p.offset, p.size, stream); },
+          call, chunk, size() + 1, stream, [&](const part& p) { copy(p.memory, from + p.offset, p.size, stream); },
           [&](const part& p) {
             host_.all_gather(std::span<const std::byte>(p.memory, p.size),
                              std::span(p.memory + p.size, times(size(), p.size)), host_stream{});
@@ -156,10 +158,11 @@ class staged_communicator {
     const std::size_t chunk = send.size_bytes() / static_cast<std::size_t>(size());
     const auto* const from = std::as_bytes(send).data();
     auto* const to = std::as_writable_bytes(receive).data();
-    run(detail::call_of<T>(collective::all_to_all, send.size()), stream, [&] {
+    const auto call = detail::call_of<T>(collective::all_to_all, send.size());
+    run(call, stream, [&] {
       copy(to + times(rank(), chunk), from + times(rank(), chunk), chunk, stream);
       in_parts(
-          chunk, 2 * size(), stream,
+          call, chunk, 2 * size(), stream,
           [&](const part& p) {
             for_each_peer([&](int peer) {
               copy(p.memory + times(peer, p.size), from + times(peer, chunk) + p.offset, p.size, stream);
@@ -187,9 +190,7 @@ class staged_communicator {
   }
   void all_reduce_in_node(std::span<float> values,
                           cudaStream_t stream) requires capability::has_all_reduce_in_node<Host> {
-    run(detail::call_of<float>(collective::all_reduce, values.size()), stream, [&] {
-      sum_in_parts(values, stream, [&](std::span<float> part) { host_.all_reduce_in_node(part, host_stream{}); });
-    });
+    sum_in_parts(values, stream, [&](std::span<float> part) { host_.all_reduce_in_node(part, host_stream{}); });
   }
   /// @}
 
@@ -206,7 +207,7 @@ class staged_communicator {
     require_usable(stream, "wait");
     guarded([&] {
       staging_.mark(0, stream);
-      wait_for(0, "wait");
+      wait_for(0, std::nullopt);
     });
   }
 
@@ -234,7 +235,7 @@ class staged_communicator {
     run(call, stream, [&] {
       if (call.count == 0) return;
       staging_.mark(0, stream);
-      wait_for(0, to_text(call));
+      wait_for(0, call);
       body(host_);
     });
   }
@@ -347,9 +348,7 @@ class staged_communicator {
     require_usable(stream, to_text(call));
     guarded([&] {
       if constexpr (detail::makes_parts<Host>) host_.begin_parts(call);
-      call_ = &call;
       body();
-      call_ = nullptr;
       if constexpr (detail::makes_parts<Host>) host_.end_parts();
     });
   }
@@ -358,18 +357,22 @@ class staged_communicator {
   void sum_in_parts(std::span<T> values, cudaStream_t stream, const Sum& sum) {
     static_assert(line % sizeof(T) == 0);
     const auto bytes = std::as_writable_bytes(values);
-    in_parts(
-        bytes.size(), 1, stream, [&](const part& p) { copy(p.memory, bytes.data() + p.offset, p.size, stream); },
-        [&](const part& p) { sum(std::span<T>(reinterpret_cast<T*>(p.memory), p.size / sizeof(T))); },
-        [&](const part& p) { copy(bytes.data() + p.offset, p.memory, p.size, stream); });
+    const auto call = detail::call_of<T>(collective::all_reduce, values.size());
+    run(call, stream, [&] {
+      in_parts(
+          call, bytes.size(), 1, stream,
+          [&](const part& p) { copy(p.memory, bytes.data() + p.offset, p.size, stream); },
+          [&](const part& p) { sum(std::span<T>(reinterpret_cast<T*>(p.memory), p.size / sizeof(T))); },
+          [&](const part& p) { copy(bytes.data() + p.offset, p.memory, p.size, stream); });
+    });
   }
 
   /// Transfers `bytes` in parts. Half of the staging memory holds `ways` parts of the same size. fetch(part) enqueues copies
   /// to the staging memory, exchange(part) sends and receives, and put(part) enqueues copies from the staging memory. A part is
   /// fetched while the part before is exchanged. The stream's order ensures that a half is put before it is fetched again.
   template <class Fetch, class Exchange, class Put>
-  void in_parts(std::size_t bytes, int ways, cudaStream_t stream, const Fetch& fetch, const Exchange& exchange,
-                const Put& put) {
+  void in_parts(const detail::collective_call& call, std::size_t bytes, int ways, cudaStream_t stream,
+                const Fetch& fetch, const Exchange& exchange, const Put& put) {
     if (bytes == 0 || is_alone()) return;
     const std::size_t whole = staging_.half_size() / static_cast<std::size_t>(ways) / line * line;
     const auto at = [&](std::size_t offset, int slot) {
@@ -385,7 +388,7 @@ class staged_communicator {
     int slot = 0;
     for (std::size_t offset = 0; offset < bytes; offset += whole, slot ^= 1) {
       if (whole < bytes - offset) begin(offset + whole, slot ^ 1);
-      wait_for(slot, to_text(*call_));
+      wait_for(slot, call);
       exchange(at(offset, slot));
       put(at(offset, slot));
     }
@@ -393,7 +396,8 @@ class staged_communicator {
   }
 
   /// Waits until the work that was marked for a slot is done. Fails if a peer has failed, or after the timeout.
-  void wait_for(int slot, const std::string& what) {
+  /// @param call  that waits; none: `wait`
+  void wait_for(int slot, const std::optional<detail::collective_call>& call) {
     constexpr std::uint64_t polls_between_looks = 16;
     constexpr std::chrono::microseconds time_before_sleep{200}, nap{50};
     const auto start = std::chrono::steady_clock::now();
@@ -403,7 +407,7 @@ class staged_communicator {
       if (waited >= options_.timeout) {
         // Asks once more, because this process may itself have been stopped.
         if (staging_.is_ready(slot)) return;
-        throw communicator_error("slamb: " + here() + ": " + what + ": after " +
+        throw communicator_error("slamb: " + here() + ": " + (call ? to_text(*call) : "wait") + ": after " +
                                  std::to_string(options_.timeout.count()) + " ms, the stream's work was not done");
       }
       if (waited < time_before_sleep)
@@ -415,41 +419,31 @@ class staged_communicator {
 
   /// Parts have the same sizes on all ranks only if their staging memory has.
   void require_equal_bytes() {
-    const auto between = [this](std::span<float> table) { host_.all_reduce_sum(table, host_stream{}); };
-    if (size() > 1) require_equal_bytes(rank(), size(), "rank ", between);
-    if constexpr (capability::has_all_reduce_in_node<Host>) {
-      const auto in_node = [this](std::span<float> table) { host_.all_reduce_in_node(table, host_stream{}); };
-      if (local_size() > 1) require_equal_bytes(local_rank(), local_size(), "local rank ", in_node);
-    }
+    if (size() > 1)
+      compare_bytes("rank ",
+                    {rank(), size(), [this](std::span<float> values) { host_.all_reduce_sum(values, host_stream{}); }});
+    if constexpr (capability::has_all_reduce_in_node<Host>)
+      if (local_size() > 1)
+        compare_bytes("local rank ", {local_rank(), local_size(), [this](std::span<float> values) {
+                                        host_.all_reduce_in_node(values, host_stream{});
+                                      }});
   }
-  /// @param sum  makes a table the sum of those of `ranks` ranks
-  template <class Sum>
-  void require_equal_bytes(int mine, int ranks, const char* kind, const Sum& sum) const {
-    constexpr std::size_t words = 3;
-    constexpr std::uint64_t word = 65536;  // 16 bits in a float, of one rank, have an exact sum
-    const auto row = [](int of_rank) { return words * static_cast<std::size_t>(of_rank); };
-    std::vector<float> table(row(ranks), 0.0F);
-    for (std::size_t i = 0, left = options_.bytes; i < words; ++i, left /= word)
-      table[row(mine) + i] = static_cast<float>(left % word);
-    sum(std::span<float>(table));
-    const auto bytes_of = [&](int of_rank) {
-      std::uint64_t all = 0;
-      for (std::size_t i = words; i > 0; --i)
-        all = all * word + static_cast<std::uint64_t>(table[row(of_rank) + i - 1]);
-      return all;
-    };
-    for (int peer = 1; peer < ranks; ++peer)
-      if (bytes_of(peer) != bytes_of(0))
-        throw communicator_error("slamb: staged_communicator: bytes is " + std::to_string(bytes_of(0)) + " on " + kind +
-                                 "0, but " + std::to_string(bytes_of(peer)) + " on " + kind + std::to_string(peer) +
-                                 "; it must be the same on all ranks");
+  void compare_bytes(const std::string& kind, const detail::summing_ranks& ranks) const {
+    const std::uint64_t own = options_.bytes;
+    const detail::rank_table all(ranks, {&own, 1});
+    for (std::size_t peer = 1; peer < static_cast<std::size_t>(ranks.size); ++peer) {
+      if (all.sent_word(peer, 0) == all.sent_word(0, 0)) continue;
+      detail::synchronize_before_throwing(ranks);
+      throw communicator_error("slamb: staged_communicator: bytes is " + std::to_string(all.sent_word(0, 0)) + " on " +
+                               kind + "0, but " + std::to_string(all.sent_word(peer, 0)) + " on " + kind +
+                               std::to_string(peer) + "; it must be the same on all ranks");
+    }
   }
 
   options_type options_;
   Host host_;
   detail::cuda::staging staging_;
-  const detail::collective_call* call_ = nullptr;  // that is being made
-  std::string failure_;                            // the text of the first failure
+  std::string failure_;  // the text of the first failure
 };
 
 }  // namespace slamb

@@ -39,6 +39,7 @@ class users_own {
   int size() const { return by_->size(); }
   void all_reduce_sum(std::span<float> values, host_stream on) { by_->all_reduce_sum(values, on); }
   void broadcast(std::span<std::byte> values, int root, host_stream on) { by_->broadcast(values, root, on); }
+  void broadcast(std::span<float> values, int root, host_stream on) { by_->broadcast(values, root, on); }  // for nodes
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, host_stream on) {
     if (mine.data() + mine.size() > all.data() && mine.data() < all.data() + all.size())
       throw std::logic_error("a message lies in the result");
@@ -86,6 +87,7 @@ class failing {
 };
 
 using nodes = slamb::hierarchical_communicator<slamb::mpi_communicator, slamb::self_communicator>;
+using own_nodes = slamb::hierarchical_communicator<users_own, slamb::self_communicator>;
 
 /// Runs the suite with the communicator that make() returns.
 void check_conforms(const auto& make, std::size_t large) {
@@ -190,11 +192,15 @@ TEST_CASE("staged_communicator: wrong options are rejected, and those that diffe
   CHECK(message_of([&] { staged_communicator(host, {.timeout = std::chrono::milliseconds(0)}); }) ==
         "slamb: staged_communicator: timeout = 0, but it must be > 0 ms");
   const int last = host.size() - 1;
-  const std::string said =
-      message_of([&] { staged_communicator(host, {.bytes = host.rank() == last ? std::size_t{1} << 33 : 1000}); });
-  CHECK(said == (last == 0 ? "nothing was thrown"
-                           : "slamb: staged_communicator: bytes is 1000 on rank 0, but 8589934592 on rank " +
-                                 std::to_string(last) + "; it must be the same on all ranks"));
+  const slamb::detail::staging_options own{.bytes = host.rank() == last ? std::size_t{1} << 33 : 1000};
+  const auto expected = [last](const std::string& kind) {
+    return last == 0 ? "nothing was thrown"
+                     : "slamb: staged_communicator: bytes is 1000 on " + kind + "0, but 8589934592 on " + kind +
+                           std::to_string(last) + "; it must be the same on all ranks";
+  };
+  CHECK(message_of([&] { staged_communicator(host, own); }) == expected("rank "));
+  CHECK(message_of([&] { staged_communicator(own_nodes(host, slamb::self_communicator()), own); }) ==
+        expected("local rank "));
 }
 
 TEST_CASE("staged_communicator: a captured stream, a wrong root and wrong sizes are rejected before any work") {

@@ -57,17 +57,18 @@ def compression_hook(
 
     Over NCCL the gradients are sent in pieces of about 25 MiB, on a stream of the hook's own, while the backward pass goes on: each as
     soon as its buckets have come. If a gradient is not finite, only its piece becomes NaN, and only the errors of this piece do not
-    change. Nothing waits for the GPU after the first steps.
+    change. After the first step that is taken, the hook does not wait for the GPU.
 
     If the loss is scaled, give the scaler, and the errors follow its scale:
 
         hook = slamb.torch.compression_hook("int8", scaler=scaler)  # a torch.amp.GradScaler
 
     Without a scaler, call `hook.rescale(factor)` whenever the loss scale is multiplied by a factor. The hook also notices a sudden
-    fall of the gradients by itself, except over NCCL, where it would have to wait for them: if their norms on all ranks are at most an eighth of the smallest of the last 8 steps. It takes
+    fall of the gradients by itself: if their norms on all ranks are at most an eighth of the smallest of the last 8 steps. It takes
     this for a change of the loss scale, multiplies the errors by the nearest power of two, and warns once. This is the safe choice.
     Errors can be ten times as large as a gradient, so errors of an old, larger scale would replace the next gradients. If the
-    gradients themselves have become smaller, only a part of the errors is lost, once. Smaller falls are not noticed.
+    gradients themselves have become smaller, only a part of the errors is lost, once. Smaller falls are not noticed. Over NCCL no
+    fall is, because the hook would have to wait for the norms.
 
     :param compressor: "sign", "four_levels", "int8", "int4", "natural", "bf16", "fp16", "random_k", "top_k", "random_k+int8",
         "random_k+int4" or "none"
@@ -147,8 +148,7 @@ class CompressionHook:
                 f"one for each model, and keep a model on one device"
             )
         if bucket.index() == 0:  # a backward pass that has failed may have left some
-            if self._ranks is not None and self._ranks.has_nccl:
-                self._ranks.require_alive()
+            self._require_alive()
             self._buckets, self._bucket_of = [], {}
             for piece in self._pieces:
                 piece.missing = len(piece.members)
@@ -271,9 +271,13 @@ class CompressionHook:
     def _cores(self) -> list[_native.Optimizer]:
         """Those of all pieces; none before the end of the first step."""
         cores = [piece.core for piece in self._pieces if piece.core is not None]
-        if cores and self._ranks is not None and self._ranks.has_nccl:
-            self._ranks.require_alive()
+        if cores:
+            self._require_alive()
         return cores if self._has_seen_all and len(cores) == len(self._pieces) else []
+
+    def _require_alive(self) -> None:
+        if self._ranks is not None and self._ranks.has_nccl:
+            self._ranks.require_alive()
 
     def _take(self, given: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
         """Takes over the gradients of a bucket, and exchanges the pieces that are complete with it."""
