@@ -10,6 +10,7 @@
 #include "slamb/communicator/hierarchical_communicator.hpp"
 #include "slamb/communicator/run_ranks.hpp"
 #include "slamb/communicator/self_communicator.hpp"
+#include "slamb/communicator/sharded_communicator.hpp"
 #include "slamb/communicator/thread_communicator.hpp"
 #include "slamb/compressed_lamb.hpp"
 #include "slamb/compressor/chain.hpp"

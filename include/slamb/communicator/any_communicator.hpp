@@ -29,6 +29,12 @@ class collectives_of final : public collectives {
       !requires(const C& c) { c.local_size(); } || capability::has_all_reduce_in_node<C, Stream>,
       "slamb: a Communicator with local_size() must have local_rank() too, and all_reduce_in_node(std::span<float>, "
       "stream) for the Backend's stream; otherwise the ranks of a node would diverge");
+  static_assert(
+      !requires(const C& c) { c.shard_size(); } || capability::has_shards<C, Stream>,
+      "slamb: a Communicator with shard_size() must have shard_rank() too, all_reduce_in_shards(std::span<float>, "
+      "stream) and all_gather_in_shards(std::span<const std::byte>, std::span<std::byte>, stream) for the Backend's "
+      "stream; for sharded_communicator<Exchange, Shards>, Shards needs all_reduce_sum of floats and all_gather of "
+      "std::byte");
 
   explicit collectives_of(C held) : held_(std::move(held)) {}
   ~collectives_of() noexcept override = default;
@@ -79,6 +85,26 @@ class collectives_of final : public collectives {
     if constexpr (has_nodes) held_.all_reduce_in_node(values, stream.as<Stream>());
   }
 
+  int shard_rank() const override {
+    if constexpr (has_shards)
+      return static_cast<int>(held_.shard_rank());
+    else
+      return 0;
+  }
+  int shard_size() const override {
+    if constexpr (has_shards)
+      return static_cast<int>(held_.shard_size());
+    else
+      return 1;
+  }
+  void all_reduce_in_shards([[maybe_unused]] std::span<float> values, [[maybe_unused]] any_stream stream) override {
+    if constexpr (has_shards) held_.all_reduce_in_shards(values, stream.as<Stream>());
+  }
+  void all_gather_in_shards([[maybe_unused]] std::span<const std::byte> mine, [[maybe_unused]] std::span<std::byte> all,
+                            [[maybe_unused]] any_stream stream) override {
+    if constexpr (has_shards) held_.all_gather_in_shards(mine, all, stream.as<Stream>());
+  }
+
   void wait([[maybe_unused]] any_stream stream) const override {
     if constexpr (has_wait<C, Stream>)
       const_cast<C&>(held_).wait(stream.as<Stream>());  // optimizers wait in const functions
@@ -119,6 +145,7 @@ class collectives_of final : public collectives {
   static constexpr bool can_gather = capability::has_all_gather<C, std::byte, Stream>;
   static constexpr bool can_exchange = capability::has_all_to_all<C, std::byte, Stream>;
   static constexpr bool has_nodes = capability::has_all_reduce_in_node<C, Stream>;
+  static constexpr bool has_shards = capability::has_shards<C, Stream>;
 
   [[noreturn]] static void throw_missing(const char* what) {
     throw std::logic_error(std::string("slamb: the Communicator in an any_communicator has no ") + what);
@@ -180,6 +207,16 @@ class any_communicator {
   int local_size() const { return held().local_size(); }
   /// `values` [n] become their sum over the ranks of the node.
   void all_reduce_in_node(std::span<float> values, Stream stream) { held().all_reduce_in_node(values, stream); }
+
+  /// The place of this rank in its shard group, as in `sharded_communicator`; otherwise rank 0 of 1.
+  int shard_rank() const { return held().shard_rank(); }
+  int shard_size() const { return held().shard_size(); }
+  /// `values` [n] become their sum over the shard group.
+  void all_reduce_in_shards(std::span<float> values, Stream stream) { held().all_reduce_in_shards(values, stream); }
+  /// `all` [shard_size()·n] becomes `mine` [n] of each rank of the shard group, in the order of shards.
+  void all_gather_in_shards(std::span<const std::byte> mine, std::span<std::byte> all, Stream stream) {
+    held().all_gather_in_shards(mine, all, stream);
+  }
 
   /// Waits until all work on `stream` is done, if the Communicator can detect lost peers meanwhile. Const, so that const member
   /// functions of an optimizer can wait.

@@ -81,6 +81,19 @@ concept has_all_reduce_in_node = communicator<C> &&
   changing.all_reduce_in_node(values, stream);
 };
 
+/// A Communicator whose ranks hold shards: each of the `size()` ranks is one of `shard_size()` ranks that hold a model together, and
+/// exchanges with those that hold the same shard. `all_reduce_in_shards(values, stream)`: `values` become their sum over the shard
+/// group. `all_gather_in_shards(mine, all, stream)`: `all` is `mine` of each rank of the shard group, in the order of shards.
+template <class C, class Stream = host_stream>
+concept has_shards = communicator<C> &&
+    requires(const C& c, C& changing, std::span<float> values, std::span<const std::byte> mine,
+             std::span<std::byte> all, Stream stream) {
+  { c.shard_rank() } -> detail::converts_to<int>;  // 0 … shard_size() − 1
+  { c.shard_size() } -> detail::converts_to<int>;  // ≥ 1, the same on all ranks
+  changing.all_reduce_in_shards(values, stream);
+  changing.all_gather_in_shards(mine, all, stream);
+};
+
 }  // namespace capability
 
 namespace detail {

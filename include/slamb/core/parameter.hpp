@@ -109,11 +109,15 @@ struct parameter {
   data_pointer data = nullptr;          ///< [size]  the parameters, updated in place
   gradient_pointer gradient = nullptr;  ///< [size]  this rank's own gradient, never written; null: none yet
   std::size_t size = 0;                 ///< elements; 0 is allowed, and then all pointers may be null
-  int dimensions = 2;                   ///< dimensions of the tensor; SLAMB never compresses tensors of one dimension
+  int dimensions = 2;  ///< dimensions of the whole tensor; SLAMB never compresses tensors of one dimension
   tensor_options options{};
   /// [size]  float copy of 16-bit `data`, in the backend's memory. It holds the parameters to start from, and the optimizer
   /// updates it; `data` receives it rounded. Null: the optimizer keeps a copy of its own, which starts from `data`.
   float* master = nullptr;
+  /// With a sharded_communicator: the number of the part of the whole tensor that these elements are, in [0, S). Ranks of a shard group
+  /// with the same number hold equal elements, which count once in sums over the tensor; such a tensor is never exchanged in codes. 0 on
+  /// all ranks: each of them has the whole tensor, as of a bias under tensor parallelism. Negative: a part that no other rank has.
+  int shard = -1;
 };
 
 }  // namespace slamb

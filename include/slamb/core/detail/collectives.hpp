@@ -35,6 +35,11 @@ class collectives : public stream_waiter {
   virtual int local_rank() const = 0;
   virtual int local_size() const = 0;
   virtual void all_reduce_in_node(std::span<float> values, any_stream stream) = 0;
+  virtual int shard_rank() const { return 0; }
+  virtual int shard_size() const { return 1; }
+  virtual void all_reduce_in_shards(std::span<float> /*values*/, any_stream /*stream*/) {}
+  virtual void all_gather_in_shards(std::span<const std::byte> /*mine*/, std::span<std::byte> /*all*/,
+                                    any_stream /*stream*/) {}
   virtual void check() = 0;
   virtual void abort(const std::string& reason) = 0;
   /// Bytes of a value that all_reduce_sum sends.
@@ -60,12 +65,17 @@ class counted_collectives final : public stream_waiter {
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, any_stream stream);
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, any_stream stream);
   void all_reduce_in_node(std::span<float> values, any_stream stream) { held_->all_reduce_in_node(values, stream); }
+  int shard_rank() const { return held_->shard_rank(); }
+  int shard_size() const { return held_->shard_size(); }
+  void all_gather_in_shards(std::span<const std::byte> mine, std::span<std::byte> all, any_stream stream);
   void wait(any_stream stream) const override { held_->wait(stream); }
 
   /// Traffic of this rank since construction.
   const traffic_counts& counts() const noexcept { return counts_; }
   /// Traffic of headers; `rounds` counts the collectives that had no payload.
   const traffic& comparisons() const noexcept { return comparisons_; }
+  /// Traffic within the shard group.
+  const traffic& in_shards() const noexcept { return in_shards_; }
   /// The collectives, uncounted.
   collectives& wrapped() const noexcept { return *held_; }
 
@@ -73,6 +83,7 @@ class counted_collectives final : public stream_waiter {
   std::shared_ptr<collectives> held_;
   traffic_counts counts_{};
   traffic comparisons_{};
+  traffic in_shards_{};
 };
 
 }  // namespace slamb::detail
