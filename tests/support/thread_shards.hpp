@@ -196,13 +196,16 @@ struct shard_rank {
   const std::vector<std::size_t>& elements;  // [n] of this rank
   replica& mine;
   made_optimizer& run;
+  std::vector<std::uint8_t> mask{};  // of the next step
 
   /// [n] this rank's part of its gradient.
   std::vector<float> gradient(std::size_t t) const { return taken(e.gradients[t][at.replica], elements); }
   /// Sets gradient and mask of step t, from 0.
   void prepare(std::size_t t) {
     mine.set_gradient(gradient(t));
-    if (t < e.masks.size()) run.set_mask(taken(e.masks[t], elements));
+    if (t >= e.masks.size()) return;
+    mask = taken(e.masks[t], elements);
+    run.set_mask(mask);
   }
 };
 
