@@ -39,13 +39,14 @@ struct segment {
   bool one_dimensional = false;
   element_type data_type = element_type::float32;
   element_type gradient_type = element_type::float32;
-  bool keeps_master = false;     ///< `master` is in the optimizer's memory
-  bool has_gradient = true;      ///< false: `gradient` of the user is null, and steps leave the tensor as it is
-  bool is_counted = true;        ///< false: a lower rank of the shard group has the same elements, and counts them
-  bool is_copied = false;        ///< some ranks of the shard group have the same elements
-  bool is_everywhere = true;     ///< all ranks of the shard group have elements of the tensor
-  std::int32_t shard = -1;       ///< parameter::shard
-  std::uint64_t whole_size = 0;  ///< elements of the whole tensor, of which these may be a shard
+  bool keeps_master = false;  ///< `master` is in the optimizer's memory
+  bool has_gradient = true;   ///< false: `gradient` of the user is null, and steps leave the tensor as it is
+  bool is_counted = true;     ///< false: a lower rank of the shard group has the same elements, and counts them
+  bool is_copied = false;     ///< some ranks of the shard group have the same elements
+  bool is_everywhere = true;  ///< all ranks of the shard group have elements of the tensor
+  std::int32_t shard = -1;    ///< parameter::shard
+  std::uint64_t whole_size =
+      0;  ///< elements of the whole tensor, of which these may be a shard; `shard_group` finds it
 
   void point_at(const parameter::gradient_pointer& other) noexcept {
     gradient = other.address();

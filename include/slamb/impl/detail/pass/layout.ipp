@@ -128,7 +128,7 @@ SLAMB_DECL void layout::append(const parameter& p, std::size_t i, double weight_
                        .gradient_type = p.gradient.type(),
                        .has_gradient = p.size == 0 || p.gradient.address() != nullptr,
                        .shard = std::max(p.shard, -1),
-                       .whole_size = p.size});
+                       .whole_size = p.whole_size});
   elements_ += p.size;
   state_elements_ += padded(p.size);
   groups_ = std::max(groups_, static_cast<std::uint32_t>(p.options.group) + 1);

@@ -49,7 +49,8 @@ class shard_table {
     return all;
   }
   // What is wrong with this rank's part of a tensor; empty: nothing.
-  std::string wrong(std::size_t rank, std::size_t tensor) const {
+  // @param whole_size  elements of the whole tensor; 0: not given
+  std::string wrong(std::size_t rank, std::size_t tensor, std::uint64_t whole_size) const {
     if (number(rank, tensor) > ranks_)
       return "has shard = " + std::to_string(number(rank, tensor) - 1) + ", but the shard group has " +
              std::to_string(ranks_) + " ranks; parameter::shard must be less, or negative";
@@ -59,6 +60,11 @@ class shard_table {
              std::to_string(number(rank, tensor) - 1) + " of a shard that has " + std::to_string(size(first, tensor)) +
              " elements on shard rank " + std::to_string(first) +
              "; ranks with the same parameter::shard must have the same elements";
+    if (const std::uint64_t all = whole(rank, tensor).size; whole_size != 0 && whole_size != all)
+      return "has whole_size = " + std::to_string(whole_size) + ", but its shards have " + std::to_string(all) +
+             " elements in all; give the optimizer the ranks that hold the whole tensor as shard group, and tell "
+             "copies of "
+             "the same elements by parameter::shard";
     return {};
   }
 
@@ -72,12 +78,12 @@ class shard_table {
 };
 
 // Throws on all ranks if one of them has a tensor that cannot be right.
-SLAMB_DECL void require_right_shards(const shard_table& table, std::size_t tensors, std::size_t rank,
+SLAMB_DECL void require_right_shards(const shard_table& table, std::span<const segment> tensors, std::size_t rank,
                                      const summing_ranks& all) {
   std::uint64_t first = 0;
   std::string wrong;
-  for (std::size_t i = 0; i < tensors && wrong.empty(); ++i)
-    if (wrong = table.wrong(rank, i); !wrong.empty()) first = i + 1;
+  for (std::size_t i = 0; i < tensors.size() && wrong.empty(); ++i)
+    if (wrong = table.wrong(rank, i, tensors[i].whole_size); !wrong.empty()) first = i + 1;
   const rank_table of_ranks(all, std::span(&first, 1), 2);
   for (std::size_t r = 0; r < static_cast<std::size_t>(all.size); ++r) {
     const std::uint64_t found = of_ranks.sent_word(r, 0);
@@ -100,16 +106,23 @@ SLAMB_DECL void shard_group::find(optimizer_core& core) {
   const std::span<const segment> tensors = std::as_const(core.tensors).segments();
   std::vector<whole_tensor> whole;
   if (!exists()) {
-    for (std::size_t i = 0; i < tensors_; ++i)
-      if (tensors[i].shard > 0)
-        throw_sentence({"tensor ", i, " has shard = ", tensors[i].shard,
-                        ", but the Communicator has no shard group; give the optimizer a sharded_communicator"});
-    return;
+    for (std::size_t i = 0; i < tensors_; ++i) {
+      const segment& s = tensors[i];
+      constexpr const char* remedy =
+          ", but the Communicator has no shard group; give the optimizer a sharded_communicator";
+      if (s.shard > 0) throw_sentence({"tensor ", i, " has shard = ", std::uint64_t(s.shard), remedy});
+      if (s.whole_size != 0 && s.whole_size != s.size)
+        throw_sentence({"tensor ", i, " has ", s.size, " elements and whole_size = ", s.whole_size, remedy});
+      whole.push_back({.size = s.size});
+    }
+    return core.tensors.set_whole(whole);
   }
   if (core.is_plan()) {  // all shards are as large as this one
     for (const segment& s : tensors)
-      whole.push_back(
-          {.size = s.shard < 0 ? s.size * static_cast<std::uint64_t>(size_) : s.size, .is_copied = s.shard >= 0});
+      whole.push_back({.size = s.whole_size != 0 ? s.whole_size
+                               : s.shard < 0     ? s.size * static_cast<std::uint64_t>(size_)
+                                                 : s.size,
+                       .is_copied = s.shard >= 0});
     return core.tensors.set_whole(whole);
   }
   const host_ranks ranks(core.ranks.wrapped(), core.on());
@@ -117,7 +130,7 @@ SLAMB_DECL void shard_group::find(optimizer_core& core) {
   const summing_ranks all = ranks.all();
   consistency_check("", tensors_).require(all);
   const shard_table table(core.tensors, ranks.in_shards());
-  require_right_shards(table, tensors_, rank, all);
+  require_right_shards(table, tensors, rank, all);
   for (std::size_t i = 0; i < tensors_; ++i) {
     whole.push_back(table.whole(rank, i));
     has_copies_ = has_copies_ || whole.back().is_copied;
