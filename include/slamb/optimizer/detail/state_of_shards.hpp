@@ -1,4 +1,4 @@
-// The state of whole tensors, made of the states of all shards: docs/reference/checkpoints.md.
+// The state of whole tensors, made of the states of all shards: docs/how-to/shards.md, "Checkpoints".
 #pragma once
 
 #include <cstddef>
