@@ -4,12 +4,14 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "instances/emulated.hpp"
 #include "slamb/slamb.hpp"
+#include "support/deferred_backend.hpp"
 #include "support/recorded_backend.hpp"
 #include "support/thread_shards.hpp"
 
@@ -229,6 +231,66 @@ TEST_CASE("shards: kernels of a step are few, as many for any number of tensors,
       CHECK(few[rank].downloads == 0);
       CHECK(few[rank] == few[0]);
       CHECK(many[rank] == few[0]);
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------------------- a device behind the host
+
+namespace {
+
+using test_support::deferred_backend;
+using test_support::deferred_communicator;
+using deferred_ranks = slamb::any_communicator<test_support::deferred_stream>;
+using deferred_adam = slamb::zero_one_adam<deferred_ranks, slamb::sign, deferred_backend>;
+
+struct late_outcome {
+  std::vector<std::string> said = std::vector<std::string>(4);  // [rank]
+  std::vector<std::vector<float>> reached = std::vector<std::vector<float>>(4);
+};
+
+/// Takes `steps` steps; from step `differs` on the ranks of shard 1 have another learning rate.
+late_outcome train_late(const experiment& e, const cut_model& cuts, std::size_t steps, std::size_t differs) {
+  late_outcome all;
+  test_support::thread_shards groups(2, 2);
+  slamb::run_ranks(4, [&](const slamb::thread_communicator& thread) {
+    const auto number = static_cast<std::size_t>(thread.rank());
+    const shard_place at{number / 2, number % 2};
+    const std::vector<std::size_t> elements = test_support::elements_of(e.tensors, cuts, at.shard);
+    test_support::replica mine(test_support::shard_of(e.tensors, cuts, at.shard),
+                               test_support::taken(e.start, elements));
+    mine.set_gradient(test_support::taken(e.gradients[0][at.replica], elements));  // the queue reads it later
+    test_support::work_queue queue;
+    deferred_communicator replicas(groups.exchange(at.shard).communicator(static_cast<int>(at.replica)));
+    deferred_communicator group(groups.shard_group(at.replica).communicator(static_cast<int>(at.shard)));
+    deferred_adam run(mine.parameters(), {}, deferred_ranks(slamb::sharded_communicator(replicas, group)),
+                      deferred_backend{.queue = &queue});
+    try {
+      for (std::size_t t = 0; t < steps; ++t) run.step(t >= differs && at.shard == 1 ? 0.02 : 0.01);
+      run.compare_ranks();
+    } catch (const slamb::rank_mismatch_error& error) {
+      all.said[number] = error.what();
+    }
+    queue.run_to(test_support::work_queue::all);
+    all.reached[number] = mine.values();
+  });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("shards: a device behind the host skips all steps from one in which shards differ, until the host knows") {
+  const experiment e = some_experiment(1040, 1);
+  const cut_model cuts = test_support::cut_anywhere(e.tensors, 2, 1041);
+  const late_outcome twin = train_late(e, cuts, 4, 100);
+  for (const std::string& said : twin.said) CHECK(said.empty());
+  for (const std::size_t steps : {5U, 20U}) {
+    const late_outcome late = train_late(e, cuts, steps, 4);
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      CAPTURE(late.said[rank]);
+      CHECK(late.said[rank].starts_with("slamb: ranks differ in the learning rate"));
+      CHECK(late.said[rank] == late.said[0]);
+      CHECK(same_bits(std::span<const float>(late.reached[rank]), twin.reached[rank]));
     }
   }
 }
