@@ -89,6 +89,12 @@ struct silent_part {
   static int rank() { return 0; }
   static int size() { return 1; }
 };
+/// Cannot gather.
+struct summing_part {
+  static int rank() { return 0; }
+  static int size() { return 1; }
+  void all_reduce_sum(std::span<float> /*values*/, host_stream /*stream*/) {}
+};
 using bare = slamb::sharded_communicator<bare_part, bare_part>;
 
 template <class C>
@@ -229,6 +235,34 @@ TEST_CASE("sharded_communicator: behind any_communicator it keeps its place and 
   const slamb::any_communicator<> plain(slamb::self_communicator{});
   CHECK(plain.shard_rank() == 0);
   CHECK(plain.shard_size() == 1);
+}
+
+TEST_CASE("sharded_communicator: its parts may have any type, if they join single ranks and can gather") {
+  using any = slamb::any_communicator<>;
+  thread_shards(2, 2).run([](shards_of_threads one, shard_place at) {
+    slamb::sharded_communicator all(any(std::move(one.exchange())), any(std::move(one.shards())));
+    static_assert(slamb::capability::has_shards<decltype(all)>);
+    CHECK(all.size() == 2);
+    CHECK(all.shard_rank() == static_cast<int>(at.shard));
+    std::array mine{1.0F + static_cast<float>(at.shard)};
+    all.all_reduce_in_shards(std::span<float>(mine), host_stream{});
+    CHECK(mine[0] == 3.0F);
+  });
+  thread_shards(2, 1).run([](const shards_of_threads& /*one*/, shard_place at) {
+    const auto refused = [](const auto& make) { return test_support::said_by<std::invalid_argument>(make); };
+    any nested(slamb::sharded_communicator(writing_part{.name = "shards", .number = static_cast<int>(at.shard)}));
+    CHECK(test_support::contains(
+        refused([&] { slamb::sharded_communicator(slamb::self_communicator{}, std::move(nested)); }),
+        "slamb: the Shards of a sharded_communicator is an any_communicator that joins nodes or shards"));
+    any exchange(slamb::sharded_communicator(writing_part{.name = "shards", .number = static_cast<int>(at.shard)}));
+    CHECK(test_support::contains(
+        refused([&] { slamb::sharded_communicator(std::move(exchange), slamb::self_communicator{}); }),
+        "slamb: the Exchange of a sharded_communicator is an any_communicator that joins nodes or shards"));
+    any sums_only(summing_part{});
+    CHECK(test_support::contains(
+        refused([&] { slamb::sharded_communicator(slamb::self_communicator{}, std::move(sums_only)); }),
+        "slamb: the Shards of a sharded_communicator need all_gather of bytes"));
+  });
 }
 
 namespace {

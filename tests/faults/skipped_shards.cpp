@@ -227,4 +227,50 @@ TEST_CASE("shards: a copy of a tensor that overflows on one rank alone skips the
   }
 }
 
+TEST_CASE("shards: an invalid rate on one rank, in memory that steps read, skips the step on all") {
+  for_all(640, {{2, 2}, {3, 1}},
+          [](const recipe& r, const experiment& e, const cut_model& cuts, const ranks& all, complaints& wrong) {
+            const course twin = trained(r, e, cuts, all, nothing);
+            require_same(wrong,
+                         trained(r, e, cuts, all,
+                                 [&](shard_rank& rank, std::size_t t) {
+                                   if (is_silent(r, all, t) || t % 2 == 1) return;
+                                   rank.prepare(t);
+                                   const double rate = is_culprit(all, rank.at, t) ? -1.0 : 0.01;
+                                   const snapshot before(rank);
+                                   rank.run.step(slamb::device_learning_rates{&rate});
+                                   before.require_skipped(rank, wrong, r.exchanges_differences && t == 0, at_step(t));
+                                 }),
+                         twin);
+          });
+}
+
+TEST_CASE(
+    "shards: an exchange of differences that are not finite on one rank is skipped by all, and the step is taken") {
+  const experiment e = test_support::make_experiment({{40}, {30, 1}}, 645, 2, 4);
+  const cut_model cuts{test_support::cut_at({10, 40}), test_support::replicated(30, 2)};
+  for (const recipe& r : every_recipe()) {
+    if (!r.exchanges_differences) continue;
+    for (const std::size_t shard : {0U, 1U}) {
+      std::array<slamb::statistics, 4> said;
+      train_each_shard<slamb::host_backend>(e, cuts, r.make, test_support::one_thread(),
+                                            [&](shard_rank& rank, std::size_t t) {
+                                              if (t == 2 && rank.at.replica == 1 && rank.at.shard == shard) {
+                                                std::vector<float> values = rank.mine.values();
+                                                values[5] = std::numeric_limits<float>::infinity();
+                                                rank.mine.set_values(values);
+                                              }
+                                              test_support::take_step(rank, t);
+                                              if (t == 2)
+                                                said[2 * rank.at.replica + rank.at.shard] = rank.run.statistics();
+                                            });
+      for (const slamb::statistics& its : said) {
+        CHECK(its.step == 3);
+        CHECK(its.skipped_exchanges == 1);
+        CHECK(its.skipped_steps == 0);
+      }
+    }
+  }
+}
+
 }  // namespace faults_skipped_shards_tests

@@ -146,4 +146,20 @@ TEST_CASE("shards: master copies of LAMB are those of whole tensors") {
   }
 }
 
+TEST_CASE("shards: copies stay equal if parameters are rounded by chance, and have the bits of whole tensors") {
+  using by_chance = slamb::precision::mixed<slamb::host_backend, slamb::precision::stochastic_rounding>;
+  const experiment e = some_experiment(470);
+  const outcome expected = whole<slamb::adamw<by_chance>>(e, {});
+  const outcome reached =
+      in_shards<slamb::adamw<by_chance>>(e, test_support::cut_anywhere(e.tensors, 3, 471), {});  // checks copies
+  std::size_t first = 0;
+  for (std::size_t l = 0; l < e.tensors.size(); first += e.tensors[l++].size) {
+    if (l % 3 != 2) continue;  // replicated: see cut_anywhere
+    const auto part = [&](const test_support::trajectory& all) {
+      return std::span<const float>(all.back()[1]).subspan(first, e.tensors[l].size);
+    };
+    CHECK(test_support::same_bits(part(reached.data), part(expected.data)));
+  }
+}
+
 }  // namespace properties_shards_mixed_tests
