@@ -156,6 +156,7 @@ SLAMB_DECL void recipe_base::reload_parameters() {
         "slamb: reload_parameters() was called in the local steps of 0/1 Adam, which begin at the parameters of the "
         "last exchange; call broadcast_parameters(), which takes over the root's parameters");
   core_->masters.reload(*core_);
+  on_parameters_reloaded();
 }
 
 SLAMB_DECL void recipe_base::set_parameters(std::span<const parameter::data_pointer> data,
@@ -175,7 +176,8 @@ SLAMB_DECL rank_agreement::equality recipe_base::replicas_are_equal() {
 }
 
 SLAMB_DECL state_owner recipe_base::owner() const {
-  return {core_->ranks.rank(), core_->ranks.size(), core_->ranks, core_->ranks.shard_rank(), core_->ranks.shard_size()};
+  return {core_->ranks.rank(),       core_->ranks.size(),       core_->ranks,
+          core_->ranks.shard_rank(), core_->ranks.shard_size(), keeps_part()};
 }
 
 // The state, then the parameters: as they are read, so the master copies of those of sixteen bits.
