@@ -26,6 +26,8 @@
 
 namespace slamb {
 
+namespace sync {
+
 /// Options of `lamb` and `adamw` with a sync::partition: those of `lamb_options`, and the partition. A single rank never compresses.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Partition>
 struct partitioned_lamb_options {
@@ -45,6 +47,8 @@ struct partitioned_lamb_options {
   Partition parameter_sync{};
 };
 
+}  // namespace sync
+
 namespace detail {
 
 /// The quantizer of a phase: that of a policy, or floats as they are.
@@ -63,8 +67,10 @@ using quantizer_of_phase_t = typename quantizer_of_phase<Compressor>::type;
 /// `lamb` with a partition, on ranks of any Communicator. A single rank has the whole model, and takes the steps of `lamb`.
 template <compressor Compressor, error_feedback ErrorFeedback, trust_ratio TrustRatio, class Partition, class Backend>
 class partitioned_lamb_recipe final
-    : public recipe_with_state<Backend, partitioned_lamb_options<Compressor, ErrorFeedback, TrustRatio, Partition>> {
-  using base = recipe_with_state<Backend, partitioned_lamb_options<Compressor, ErrorFeedback, TrustRatio, Partition>>;
+    : public recipe_with_state<Backend,
+                               sync::partitioned_lamb_options<Compressor, ErrorFeedback, TrustRatio, Partition>> {
+  using base =
+      recipe_with_state<Backend, sync::partitioned_lamb_options<Compressor, ErrorFeedback, TrustRatio, Partition>>;
   using base::context_, base::options_;
 
   static constexpr bool sends_gradients_whole = requires { requires Compressor::selects_all; };
@@ -279,7 +285,7 @@ class partitioned_lamb_recipe final
 /// The recipe of these options on a Backend: declared for plans.
 template <class Compressor, class ErrorFeedback, class TrustRatio, class Partition, class Backend>
 partitioned_lamb_recipe<Compressor, ErrorFeedback, TrustRatio, Partition, Backend> recipe_of(
-    const partitioned_lamb_options<Compressor, ErrorFeedback, TrustRatio, Partition>& options, const Backend& on);
+    const sync::partitioned_lamb_options<Compressor, ErrorFeedback, TrustRatio, Partition>& options, const Backend& on);
 
 template <capability::partitions_state Partition, class Compressor, class ErrorFeedback, class TrustRatio,
           class Backend>
