@@ -140,6 +140,23 @@ TEST_CASE("partitioned lamb: ranks have equal parameters of sixteen bits, whatev
   }
 }
 
+TEST_CASE("partitioned lamb: broadcast parameters of sixteen bits are those of the root, and exact") {
+  slamb::run_ranks(3, [](thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    const std::vector<float> start = exact_values(1000, 5, 0x1p-7F), other = exact_values(1000, 6 + rank, 0x1p-7F);
+    typed_memory data(start, bf16), gradient(start, bf16), of_root(exact_values(1000, 7, 0x1p-7F), bf16);
+    const std::vector<slamb::parameter> tensors{{.data = data.pointer(), .gradient = gradient.pointer(), .size = 1000}};
+    slamb::lamb<partition<slamb::int8>, mixed<>> optimizer(tensors, {}, std::move(communicator), {{.threads = 1}});
+    optimizer.step(0.01);
+    CHECK(data.values() != start);
+    data.write(other);
+    optimizer.broadcast_parameters(1);
+    CHECK(data.bytes() == of_root.bytes());
+    optimizer.step(0.0);
+    CHECK(data.bytes() == of_root.bytes());
+  });
+}
+
 TEST_CASE("partitioned adamw: moments of eight bits have their blocks in the parts") {
   using moments = mixed<host_backend, master_copies, slamb::precision::eight_bit_moments>;
   const history whole = trained<adamw<moments>>(1, {}, {{.threads = 1}}, true);
