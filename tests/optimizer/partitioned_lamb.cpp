@@ -344,6 +344,10 @@ TEST_CASE("partitioned lamb: a state of another rank, or of another number of ra
       CHECK(said.find("the state of rank " + std::to_string(1 - rank) + " of 2") != std::string::npos);
       CHECK(said.find("can load only its own state, of as many ranks") != std::string::npos);
     }
+    CHECK(test_support::contains(test_support::said_by<std::invalid_argument>([&] {
+                                   optimizer.save_state([](std::span<const std::byte>) {}, {.whole_tensors = true});
+                                 }),
+                                 "each rank has the state of a part"));
     optimizer.load_state(states[rank]);
   });
   slamb::run_ranks(3, [&](thread_communicator communicator) {

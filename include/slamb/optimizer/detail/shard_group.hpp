@@ -74,6 +74,17 @@ class shard_group {
     return holders_[rank * tensors_ + tensor];
   }
 
+  /// A part of a whole tensor, and the first rank of the group that has it.
+  struct piece {
+    std::size_t rank = 0;
+    std::uint64_t first = 0;  ///< element of the whole tensor
+    std::uint64_t size = 0;
+  };
+  /// The parts of a tensor, in order.
+  std::span<const piece> pieces_of(std::size_t tensor) const noexcept { return pieces_[tensor]; }
+  /// This rank's part of a tensor.
+  const piece& own_piece(std::size_t tensor) const noexcept { return own_pieces_[tensor]; }
+
   const sums_of_parts& sums() const noexcept { return sums_; }
 
   /// Adds up a value of each rank, in the backend's memory. Takes a collective.
@@ -97,7 +108,9 @@ class shard_group {
   int size_ = 1;
   std::size_t tensors_ = 0;
   bool has_copies_ = false;
-  std::vector<std::uint32_t> holders_;  // [shards][tensors]
+  std::vector<std::uint32_t> holders_;      // [shards][tensors]
+  std::vector<std::vector<piece>> pieces_;  // [tensors]
+  std::vector<piece> own_pieces_;           // [tensors]
   sums_of_parts sums_;
   region<shard_message> own_message_;
   region<shard_message> messages_;
