@@ -15,6 +15,7 @@
 #include <iterator>
 #include <map>
 #include <slamb/communicator/self_communicator.hpp>
+#include <slamb/communicator/sharded_communicator.hpp>
 #include <slamb/core/config.hpp>
 #include <span>
 #include <stdexcept>
@@ -114,6 +115,7 @@ struct tensor {
   int group = 0;
   bool adapt = true;
   bool compress = true;
+  int shard = -1;
 };
 
 nb::dict to_dict(const slamb::traffic_counts& counts) {
@@ -127,19 +129,41 @@ nb::dict to_dict(const slamb::traffic_counts& counts) {
 
 #if defined(SLAMB_BINDING_CUDA)
 stream_type stream_at(address stream) { return reinterpret_cast<cudaStream_t>(stream); }
+
+/// Calls `use` with the communicator of these ranks.
 /// @param ranks  the address of an ncclComm_t, which must outlive the optimizer; or an object as python_communicator takes it, through
 ///   which payloads go by way of pinned memory of the host
-rank_communicator communicator_of(nb::object ranks) {
+template <class Use>
+rank_communicator with_communicator(nb::object ranks, const Use& use) {
   if (nb::isinstance<nb::int_>(ranks))
-    return rank_communicator(slamb::nccl_communicator::borrow(reinterpret_cast<ncclComm_t>(nb::cast<address>(ranks))));
+    return use(slamb::nccl_communicator::borrow(reinterpret_cast<ncclComm_t>(nb::cast<address>(ranks))));
   python_communicator own(std::move(ranks));
   const nb::gil_scoped_release released;  // ranks compare their options
-  return rank_communicator(slamb::staged_communicator(std::move(own)));
+  return use(slamb::staged_communicator(std::move(own)));
 }
 #else
 stream_type stream_at(address /*stream*/) { return {}; }
-rank_communicator communicator_of(nb::object ranks) { return rank_communicator(python_communicator(std::move(ranks))); }
+
+/// Calls `use` with the communicator of these ranks.
+template <class Use>
+rank_communicator with_communicator(nb::object ranks, const Use& use) {
+  return use(python_communicator(std::move(ranks)));
+}
 #endif
+
+/// @param ranks   those that exchange; None for one
+/// @param shards  those that hold a model together; None if this rank holds all of it
+rank_communicator communicator_of(nb::object ranks, const nb::object& shards) {
+  const auto with_its_shards = [&shards](auto exchange) {
+    if (shards.is_none()) return rank_communicator(std::move(exchange));
+    const nb::gil_scoped_acquire lock;
+    return with_communicator(shards, [&exchange](auto own) {
+      return rank_communicator(slamb::sharded_communicator(std::move(exchange), std::move(own)));
+    });
+  };
+  if (ranks.is_none()) return with_its_shards(slamb::self_communicator{});
+  return with_communicator(std::move(ranks), with_its_shards);
+}
 
 /// An optimizer of any type, over tensors that the caller keeps alive.
 class optimizer {
@@ -147,10 +171,10 @@ class optimizer {
   optimizer(const std::string& recipe, const std::string& compressor, const std::string& moments,
             const std::vector<tensor>& tensors, const std::vector<address>& data, const std::vector<address>& gradients,
             const std::vector<address>& masters, std::map<std::string, settings::value> given, unsigned threads,
-            std::uint64_t rounding_seed, nb::object ranks, address stream)
+            std::uint64_t rounding_seed, nb::object ranks, const nb::object& shards, address stream)
       : held_(make(find_maker(recipe, compressor, moments), tensors, data, gradients, masters,
                    settings(std::move(given), recipe + " with compressor = '" + compressor + "'"),
-                   {threads, rounding_seed, stream_at(stream)}, std::move(ranks))) {
+                   {threads, rounding_seed, stream_at(stream)}, std::move(ranks), shards)) {
     for (const tensor& t : tensors) {
       types_.push_back(type_named(t.type));
       sizes_.push_back(static_cast<std::size_t>(t.size));
@@ -272,7 +296,7 @@ class optimizer {
  private:
   static slamb::optimizer make(maker make, const std::vector<tensor>& tensors, const std::vector<address>& data,
                                const std::vector<address>& gradients, const std::vector<address>& masters,
-                               settings given, const machine& m, nb::object ranks) {
+                               settings given, const machine& m, nb::object ranks, const nb::object& shards) {
     if (data.size() != tensors.size() || gradients.size() != tensors.size() || masters.size() != tensors.size())
       throw std::invalid_argument("slamb: there must be one address of each kind for each tensor");
     std::vector<slamb::parameter> all;
@@ -285,10 +309,10 @@ class optimizer {
            .size = static_cast<std::size_t>(t.size),
            .dimensions = t.dimensions,
            .options = {.weight_decay = t.weight_decay, .adapt = t.adapt, .compress = t.compress, .group = t.group},
-           .master = reinterpret_cast<float*>(masters[i])});
+           .master = reinterpret_cast<float*>(masters[i]),
+           .shard = t.shard});
     }
-    rank_communicator joined =
-        ranks.is_none() ? rank_communicator(slamb::self_communicator{}) : communicator_of(std::move(ranks));
+    rank_communicator joined = communicator_of(std::move(ranks), shards);
     const nb::gil_scoped_release released;  // ranks compare themselves
     return make(all, given, std::move(joined), m);
   }
@@ -393,19 +417,22 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
                       std::to_string(SLAMB_VERSION_PATCH);
 
   nb::class_<tensor>(m, "Tensor", "A tensor's description: number of elements, type, dimensions, and options.")
-      .def(nb::init<std::uint64_t, std::string, int, double, int, bool, bool>(), "size"_a, "type"_a, "dimensions"_a,
-           "weight_decay"_a, "group"_a, "adapt"_a, "compress"_a);
+      .def(nb::init<std::uint64_t, std::string, int, double, int, bool, bool, int>(), "size"_a, "type"_a,
+           "dimensions"_a, "weight_decay"_a, "group"_a, "adapt"_a, "compress"_a, "shard"_a = -1,
+           "size: of this rank's part; dimensions: of the whole tensor. shard: the number of the part, equal on ranks "
+           "that hold the same elements, or -1 if no other rank of the shard group holds them.");
 
   nb::class_<optimizer>(m, "Optimizer", "An optimizer over tensors that the caller keeps alive.")
       .def(nb::init<const std::string&, const std::string&, const std::string&, const std::vector<tensor>&,
                     const std::vector<binding::address>&, const std::vector<binding::address>&,
                     const std::vector<binding::address>&, std::map<std::string, binding::settings::value>, unsigned,
-                    std::uint64_t, nb::object, binding::address>(),
+                    std::uint64_t, nb::object, const nb::object&, binding::address>(),
            "recipe"_a, "compressor"_a, "moments"_a, "tensors"_a, "data"_a, "gradients"_a, "masters"_a, "settings"_a,
-           "threads"_a, "rounding_seed"_a, "ranks"_a.none(), "stream"_a,
+           "threads"_a, "rounding_seed"_a, "ranks"_a.none(), "shards"_a.none(), "stream"_a,
            "Collective, if there are several ranks. Addresses: 0 for none. ranks: None for one; an object with rank, "
            "size, all_reduce_sum, broadcast, all_gather and all_to_all, of memory of the host; on a GPU also the "
-           "address of an ncclComm_t. stream: the address of a cudaStream_t; on the host 0.")
+           "address of an ncclComm_t. shards: the ranks that hold a model together, in the same form. stream: the "
+           "address of a cudaStream_t; on the host 0.")
       .def("step", &optimizer::step, "rates"_a, without_lock(), "One step, with a learning rate for each group.")
       .def("step_at", &optimizer::step_at, "rates"_a, without_lock(),
            "One step, with learning rates for each group that are read at this address, as float64, when it runs.")

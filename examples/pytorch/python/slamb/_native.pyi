@@ -13,14 +13,17 @@ class Tensor:
     A tensor's description: number of elements, type, dimensions, and options.
     """
 
-    def __init__(self, size: int, type: str, dimensions: int, weight_decay: float, group: int, adapt: bool, compress: bool) -> None: ...
+    def __init__(self, size: int, type: str, dimensions: int, weight_decay: float, group: int, adapt: bool, compress: bool, shard: int = -1) -> None:
+        """
+        size: of this rank's part; dimensions: of the whole tensor. shard: the number of the part, equal on ranks that hold the same elements, or -1 if no other rank of the shard group holds them.
+        """
 
 class Optimizer:
     """An optimizer over tensors that the caller keeps alive."""
 
-    def __init__(self, recipe: str, compressor: str, moments: str, tensors: Sequence[Tensor], data: Sequence[int], gradients: Sequence[int], masters: Sequence[int], settings: Mapping[str, bool | int | float | str], threads: int, rounding_seed: int, ranks: object | None, stream: int) -> None:
+    def __init__(self, recipe: str, compressor: str, moments: str, tensors: Sequence[Tensor], data: Sequence[int], gradients: Sequence[int], masters: Sequence[int], settings: Mapping[str, bool | int | float | str], threads: int, rounding_seed: int, ranks: object | None, shards: object | None, stream: int) -> None:
         """
-        Collective, if there are several ranks. Addresses: 0 for none. ranks: None for one; an object with rank, size, all_reduce_sum, broadcast, all_gather and all_to_all, of memory of the host; on a GPU also the address of an ncclComm_t. stream: the address of a cudaStream_t; on the host 0.
+        Collective, if there are several ranks. Addresses: 0 for none. ranks: None for one; an object with rank, size, all_reduce_sum, broadcast, all_gather and all_to_all, of memory of the host; on a GPU also the address of an ncclComm_t. shards: the ranks that hold a model together, in the same form. stream: the address of a cudaStream_t; on the host 0.
         """
 
     def step(self, rates: Sequence[float]) -> None:
