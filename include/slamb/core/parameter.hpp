@@ -118,6 +118,8 @@ struct parameter {
   /// with the same number hold equal elements, which count once in sums over the tensor; such a tensor is never exchanged in codes. 0 on
   /// all ranks: each of them has the whole tensor, as of a bias under tensor parallelism. Negative: a part that no other rank has.
   int shard = -1;
+  /// Elements of the whole tensor, if these are a shard of it. It is compared with the sum over the shard group. 0: that sum.
+  std::size_t whole_size = 0;
 };
 
 }  // namespace slamb

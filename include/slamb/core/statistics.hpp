@@ -122,6 +122,8 @@ struct statistics {
   /// Additional traffic by which ranks compare themselves, not counted in `traffic`: a header of 64 bytes in front of each sum of
   /// a step. `rounds` counts sums of headers alone, in first steps.
   slamb::traffic comparisons{};
+  /// Traffic of this rank within its shard group, not counted in `traffic`.
+  slamb::traffic in_shards{};
   std::vector<phase_type> phases{};  ///< traffic by phase, in order of time
   warm_up_type warm_up{};            ///< end of the warm-up, for optimizers with one
   choice_type chosen{};              ///< the choice, for optimizers made by `choose`

@@ -187,12 +187,12 @@ consistency_check fields_of_choice(const choose_options& options, choose_options
   all.add_word("choose_options's rounds", options.rounds);
   all.add_word("choose_options's most_elements", options.most_elements);
   all.add_word("choose_options's training_steps", options.training_steps);
-  all.add_word("the number of elements", elements);
+  all.add_word("the number of elements", elements, consistency_check::alike, consistency_check::among::same_shard);
   return all;
 }
 
 /// Times both optimizers, in turn.
-/// @param elements  elements of the parameters, > 0
+/// @param elements  elements of the parameters, > 0 unless they are shards
 template <class Dense, class Compressed, class Ranks, class Backend, class Clock>
 statistics::choice_type choice_by_trial(std::span<const parameter> parameters, std::uint64_t elements,
                                         const typename Dense::options_type& dense_options,
@@ -209,9 +209,12 @@ statistics::choice_type choice_by_trial(std::span<const parameter> parameters, s
     dense.run(ranks, model, backend, options.steps, clock);
     compressed.run(ranks, model, backend, options.steps, clock);
   }
-  const typical_time of_dense = dense.time(host_ranks(*ranks.share(), on).inter_node());
-  const typical_time of_compressed = compressed.time(host_ranks(*ranks.share(), on).inter_node());
-  const double scale = static_cast<double>(elements) / static_cast<double>(model.elements());
+  const host_ranks timed(*ranks.share(), on);
+  const summing_ranks all = ranks.shard_size() > 1 ? timed.all() : timed.inter_node();
+  const typical_time of_dense = dense.time(all);
+  const typical_time of_compressed = compressed.time(all);
+  const double scale =
+      model.elements() == 0 ? 1.0 : static_cast<double>(elements) / static_cast<double>(model.elements());
   return {.is_compressed = of_compressed.seconds + of_compressed.deviation <
                            rounded_product(1.0 - options.margin, of_dense.seconds) - of_dense.deviation,
           .dense_seconds = scale * of_dense.seconds,
@@ -250,7 +253,8 @@ chosen_optimizer<Dense, Compressed> choose_by(Clock&& clock, std::span<const par
   require_consistent_ranks(fields_of_choice<Dense, Compressed>(options, rule, parameters.size(), elements),
                            *ranks.share(), on);
   statistics::choice_type made{.is_compressed = rule == choose_options::keep_rule::compressed};
-  if (rule == choose_options::keep_rule::measure && ranks.size() > 1 && elements > 0)
+  // A rank without elements times its steps too, if the other ranks of its shard group have some.
+  if (rule == choose_options::keep_rule::measure && ranks.size() > 1 && (elements > 0 || ranks.shard_size() > 1))
     made = choice_by_trial<Dense, Compressed>(parameters, elements, dense_options, compressed_options, ranks, backend,
                                               on, options, clock);
   return chosen_optimizer<Dense, Compressed>(made, parameters, dense_options, compressed_options,

@@ -253,7 +253,7 @@ class slamb_recipe final
   // Marks the tensors that are always exchanged dense.
   void mark_dense_tensors() {
     for (segment& s : context_.tensors.segments())
-      s.dense = is_sent_dense(s.size, s.one_dimensional, !s.dense, options_.dense_below);
+      s.dense = is_sent_dense(s.whole_size, s.one_dimensional, !s.dense, options_.dense_below);
   }
 
   state_kind kind() const noexcept override { return kind_of<slamb_recipe>(); }

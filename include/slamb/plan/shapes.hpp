@@ -11,7 +11,7 @@
 
 namespace slamb::plan {
 
-/// The shape of a tensor, as in `basic_parameter`.
+/// The shape of a whole tensor, as in `parameter`.
 struct tensor_shape {
   std::uint64_t size = 0;  ///< elements
   int dimensions = 2;
@@ -30,10 +30,20 @@ struct world {
   int ranks = 1;                              ///< N ≥ 1
   std::uint64_t value_bytes = sizeof(float);  ///< bytes of an element that is summed; 2 if a Communicator sums in fp16
   storage_bytes stored{};                     ///< how arrays are stored, for memory traffic: `stored_by`
+  /// S ≥ 1: a model is cut into so many shards, and this rank has ⌈n/S⌉ of the n elements of each tensor. `ranks` are those that hold
+  /// the same shard.
+  int shards = 1;
+
+  /// The elements of the whole tensor that this rank has.
+  std::uint64_t own_size(const tensor_shape& whole) const noexcept {
+    const auto each = static_cast<std::uint64_t>(shards);
+    return whole.size / each + (whole.size % each != 0 ? 1 : 0);
+  }
 
   /// @throws std::invalid_argument
   void validate() const {
     detail::require_in(ranks >= 1, "plan::world's ranks", ranks, ">= 1");
+    detail::require_in(shards >= 1, "plan::world's shards", shards, ">= 1");
     detail::require_in(value_bytes >= 1 && value_bytes <= 8, "plan::world's value_bytes",
                        static_cast<double>(value_bytes), "in [1, 8]");
     const auto require_bytes = [](const char* name, double bytes) {

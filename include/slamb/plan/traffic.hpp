@@ -41,7 +41,10 @@ class traffic_plan {
   /// Traffic of steps 1 … steps.
   traffic_counts total(std::uint64_t steps) const { return steps_->total(steps).traffic; }
 
-  /// Bytes of memory traffic a parameter and step, the mean of steps 1 … steps; docs/performance.md.
+  /// Traffic of step t within the shard group; nothing without shards.
+  traffic in_shards(std::uint64_t t) const { return steps_->in_shards(t); }
+
+  /// Bytes of memory traffic a parameter of this rank and step, the mean of steps 1 … steps; docs/performance.md.
   double memory_bytes(std::uint64_t steps) const {
     const double all = static_cast<double>(steps_->elements()) * static_cast<double>(steps);
     return all == 0.0 ? 0.0 : steps_->total(steps).bytes / all;

@@ -30,17 +30,17 @@ std::vector<double> norms_by_group(const Context& context, std::span<const T> va
   return norms;
 }
 
-/// ‖p‖, ‖m‖, ‖v‖ over all tensors.
+/// ‖p‖, ‖m‖, ‖v‖ over all tensors; of this rank's shards alone.
 /// @param model  a view with momentum and variance: `any_view_of`
 statistics::norms_type norms_of(const optimizer_core& core, const any_view& model);
 
-/// ‖v‖₁, which is Σ v.
+/// ‖v‖₁, which is Σ v, of the whole tensors. Takes a collective of the shard group, if there is one.
 /// @param model  as above
-double variance_norm(const optimizer_core& core, const any_view& model);
+double variance_norm(optimizer_core& core, const any_view& model);
 
 /// Calls set(tensor, z) for all compressed tensors, with z such that z ‖m‖/√n is equal in all: docs/algorithms/one_bit_lamb.md
-/// (9). z is bounded, because a momentum near 0 may grow again.
+/// (9). z is bounded, because a momentum near 0 may grow again. Takes collectives of the shard group, if there is one.
 /// @param model  as above
-void equalize_signals(const optimizer_core& core, const any_view& model, function_ref<void(std::size_t, double)> set);
+void equalize_signals(optimizer_core& core, const any_view& model, function_ref<void(std::size_t, double)> set);
 
 }  // namespace slamb::detail

@@ -145,6 +145,13 @@ class machine_on final : public machine {
   void add_up(std::span<const double> values, double* to) const override {
     launcher_.launch(kernel_of_add_up{values.data(), values.size(), to});
   }
+  void add_up_counted(const model_view& view, std::span<const double> of_tiles, double* to) const override {
+    launcher_.launch(kernel_of_add_up{of_tiles.data(), of_tiles.size(), to, nullptr, view.tiles, view.segments});
+  }
+  void add_up_tensors(const model_view& view, std::span<const double> of_tiles, std::span<double> to) const override {
+    launcher_.launch(finish_segments<1, 0, keep_results<1>>{
+        {nullptr, to.data()}, of_tiles.data(), view.first_tile, 0, to.size(), nullptr});
+  }
 
   std::unique_ptr<late_flag> make_late_flag() const override {
     if constexpr (!launcher_type::is_synchronous && requires { sizeof(late_read<stream_type, std::uint32_t>); })

@@ -78,6 +78,58 @@ struct finish_segments {
   }
 };
 
+/// Keeps the results of each tensor, for the other ranks of a shard group; for `finish_segments`. Elements that another rank counts
+/// leave 0.
+template <int Results>
+struct keep_results {
+  const segment* segments = nullptr;  ///< null: all elements count
+  double* to = nullptr;               ///< [tensors][Results]
+
+  SLAMB_HOST_DEVICE void operator()(std::size_t tensor, const double* results) const {
+    const bool counts = segments == nullptr || segments[tensor].is_counted;
+    for (std::size_t k = 0; k < static_cast<std::size_t>(Results); ++k)
+      to[tensor * static_cast<std::size_t>(Results) + k] = counts ? results[k] : 0.0;
+  }
+};
+
+/// Calls finish(tensor, results) with the results of whole tensors: those of shards, added in their order, or their maxima.
+template <int Sums, int Maxima, class Finish>
+struct finish_shards {
+  static constexpr bool is_small = true;
+  static constexpr std::size_t sums = Sums, results = Sums + Maxima;
+
+  Finish finish;
+  const double* of_shards = nullptr;  ///< [shards][tensors][results]
+  std::size_t shards = 1;
+  std::size_t tensors = 0;
+  const std::uint32_t* skip = nullptr;  ///< not 0: nothing is done; may be null
+
+  std::size_t work() const noexcept { return tensors; }
+
+  template <class Team>
+  SLAMB_HOST_DEVICE void operator()(Team& team) const {
+    if (is_skipped(skip)) return;
+    auto& shared = team.template shared<results_of_tensor>();
+    for (std::size_t tensor = team.index(); tensor < tensors; tensor += team.count())
+      team.first([&] {
+        for (std::size_t k = 0; k < results; ++k) {
+          double all = 0.0;
+          for (std::size_t shard = 0; shard < shards; ++shard) {
+            const double its = of_shards[(shard * tensors + tensor) * results + k];
+            all = k < sums ? all + its : (all < its ? its : all);
+          }
+          shared.value[k] = all;
+        }
+        finish(tensor, static_cast<const double*>(shared.value));
+      });
+  }
+
+ private:
+  struct results_of_tensor {
+    double value[results];
+  };
+};
+
 /// Adds up `count` doubles in a fixed order.
 struct add_up {
   static constexpr bool is_small = true;
@@ -86,6 +138,9 @@ struct add_up {
   std::size_t count = 0;
   double* total = nullptr;              ///< [1] receives the sum
   const std::uint32_t* skip = nullptr;  ///< not 0: nothing is done; may be null
+  const tile* tiles =
+      nullptr;  ///< [count] not null: the values are of tiles, and those that another rank counts are left out
+  const segment* segments = nullptr;  ///< [tensors] with `tiles`
 
   static std::size_t work() noexcept { return 1; }
 
@@ -94,7 +149,8 @@ struct add_up {
     if (is_skipped(skip) || team.index() != 0) return;
     const double all = team.sum([&](unsigned thread) {
       double own = 0.0;
-      for (std::size_t i = thread; i < count; i += Team::threads) own += values[i];
+      for (std::size_t i = thread; i < count; i += Team::threads)
+        if (tiles == nullptr || segments[tiles[i].segment].is_counted) own += values[i];
       return own;
     });
     team.first([&] { *total = all; });

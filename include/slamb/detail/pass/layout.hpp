@@ -41,6 +41,12 @@ struct segment {
   element_type gradient_type = element_type::float32;
   bool keeps_master = false;  ///< `master` is in the optimizer's memory
   bool has_gradient = true;   ///< false: `gradient` of the user is null, and steps leave the tensor as it is
+  bool is_counted = true;     ///< false: a lower rank of the shard group has the same elements, and counts them
+  bool is_copied = false;     ///< some ranks of the shard group have the same elements
+  bool is_everywhere = true;  ///< all ranks of the shard group have elements of the tensor
+  std::int32_t shard = -1;    ///< parameter::shard
+  std::uint64_t whole_size =
+      0;  ///< elements of the whole tensor, of which these may be a shard; `shard_group` finds it
 
   void point_at(const parameter::gradient_pointer& other) noexcept {
     gradient = other.address();
@@ -73,6 +79,12 @@ struct tile_cut {
 struct tile_range {
   std::size_t first = 0;
   std::size_t last = 0;
+};
+
+/// A tensor of which ranks hold shards.
+struct whole_tensor {
+  std::uint64_t size = 0;                                           ///< elements of all shards, without copies
+  bool is_counted = true, is_copied = false, is_everywhere = true;  ///< as in `segment`, of the rank that asks
 };
 
 /// The tables of segments and tiles.
@@ -121,6 +133,9 @@ class layout {
 
   /// @throws std::invalid_argument if `gradients` and tensors differ in number, or as `require_gradient`.
   void require_gradients(std::span<const parameter::gradient_pointer> gradients) const;
+
+  /// Tells what is known of the whole tensors, [tensors]. Those of which ranks hold copies are always exchanged dense.
+  void set_whole(std::span<const whole_tensor> tensors);
 
   /// Points all tensors at other parameters, and at other gradients if some are given.
   /// @throws std::invalid_argument if they and the tensors differ in number, if `data` differ in type, or as the constructor:

@@ -85,6 +85,10 @@ class machine : public backend_memory {
   virtual void hash_payload(const model_view& view, const payload_view& payload, tile_range tiles,
                             double* sums) const = 0;
   virtual void add_up(std::span<const double> values, double* to) const = 0;
+  /// The same for values of all tiles of a model, without those that another rank counts.
+  virtual void add_up_counted(const model_view& view, std::span<const double> of_tiles, double* to) const = 0;
+  /// Adds up the values of each tensor's tiles: `to` [tensors].
+  virtual void add_up_tensors(const model_view& view, std::span<const double> of_tiles, std::span<double> to) const = 0;
 
   /// Null if the backend cannot read later.
   virtual std::unique_ptr<late_flag> make_late_flag() const = 0;

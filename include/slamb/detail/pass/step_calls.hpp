@@ -185,11 +185,79 @@ struct read_local_sum_header {
   }
 };
 
+/// What a rank tells the others of its shard group in a step.
+struct shard_message {
+  std::uint64_t fingerprint = 0;  ///< of what must be equal on all shards
+  std::uint32_t skip = 0;         ///< not 0: the step must be skipped
+  std::uint32_t diverged = 0;     ///< not 0: ranks have diverged
+};
+
+/// Writes the message of this rank.
+struct write_shard_message {
+  const step_record* record;
+  shard_message* to;
+  std::uint64_t call;  ///< a number of the call that ranks make
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    *to = {hash_with(record->agreement.shard_hash, call), record->skip,
+           record->agreement.has_diverged() ? std::uint32_t{1} : std::uint32_t{0}};
+  }
+};
+
+/// Reads the messages of a shard group: all its ranks skip the step if one of them does, or if they have diverged.
+struct read_shard_messages {
+  step_record* record;
+  const shard_message* all;  ///< [shards]
+  int shards;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    bool skip = false, diverged = false, differs = false;
+    for (int i = 0; i < shards; ++i) {
+      skip = skip || all[i].skip != 0;
+      diverged = diverged || all[i].diverged != 0;
+      differs = differs || all[i].fingerprint != all[0].fingerprint;
+    }
+    if (diverged || (differs && !skip))
+      mark_diverged(*record);
+    else if (skip)
+      record->skip = 1;
+  }
+};
+
+/// Adds up a value of each shard, in their order.
+struct add_shards {
+  const double* all;  ///< [shards]
+  int shards;
+  double* to;
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    double sum = 0.0;
+    for (int i = 0; i < shards; ++i) sum += all[i];
+    *to = sum;
+  }
+};
+
+/// Compares the hashes of this rank's tensors with those of the first rank that has the same elements.
+struct compare_copies {
+  step_record* record;
+  const double* own;             ///< [tensors]
+  const double* all;             ///< [shards][tensors]
+  const std::uint32_t* holders;  ///< [tensors] the first rank of the shard group with the same elements
+  std::size_t tensors;
+  std::uint32_t group;  ///< the number of the shard group
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    for (std::size_t i = 0; i < tensors; ++i)
+      if (bits_of(own[i]) != bits_of(all[holders[i] * tensors + i])) record->agreement.node_diverged = group + 1;
+  }
+};
+
 /// One of these functions. A device compiles one kernel for all of them.
-using step_call = one_of<begin_step, write_learning_rates, end_step, read_found_inf, keep_hash, save_diverged,
-                         forget_difference, write_sum_header, read_sum_header, read_local_sum_header,
-                         skip_if_not_finite, clip_gradient_scale, write_square_share, read_mean_square,
-                         begin_following_exchange, end_following_exchange, drop_local_gradient, write_gradients>;
+using step_call =
+    one_of<begin_step, write_learning_rates, end_step, read_found_inf, keep_hash, save_diverged, forget_difference,
+           write_sum_header, read_sum_header, read_local_sum_header, skip_if_not_finite, clip_gradient_scale,
+           write_square_share, read_mean_square, begin_following_exchange, end_following_exchange, drop_local_gradient,
+           write_gradients, write_shard_message, read_shard_messages, add_shards, compare_copies>;
 
 /// A few of them, in order: itself a function that a launcher invokes.
 struct step_calls {

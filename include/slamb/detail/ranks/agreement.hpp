@@ -49,12 +49,15 @@ struct agreement_record {
   std::uint64_t step_hash = 0;             ///< the run's, with what this step begins with
   std::uint64_t received_hash = 0;         ///< of some values received in this step
   std::uint64_t runtime_options_hash = 0;  ///< of the tensors without a gradient and of changed options; 0: of neither
+  std::uint64_t shard_hash = 0;            ///< what this step begins with and is equal on all shards
+  std::uint64_t shard_options_hash = 0;    ///< the same as runtime_options_hash, of what is equal on all shards
   hash_of_step kept[4];                    ///< [hashed_values]
   std::uint64_t diverged_fingerprint = 0;  ///< the fingerprint of the step in which ranks diverged
+  std::uint64_t diverged_shard_hash = 0;   ///< likewise what was to be equal on all shards
   std::uint32_t diverged = 0;  ///< not 0: ranks have diverged, and all steps are skipped until they have been compared
   std::uint32_t saved_diverged = 0;  ///< a copy of `diverged`, which the host reads later
   std::uint32_t node_diverged =
-      0;  ///< not 0: the ranks of this node have diverged; its number + 1, for the other nodes
+      0;  ///< not 0: the ranks of this node, or shard group, have diverged; its number + 1, for the others
 
   SLAMB_HOST_DEVICE const hash_of_step& of(hashed_values values) const { return kept[static_cast<unsigned>(values)]; }
   SLAMB_HOST_DEVICE bool has_diverged() const { return diverged != 0 || node_diverged != 0; }
@@ -62,15 +65,20 @@ struct agreement_record {
   /// Begins a step.
   SLAMB_HOST_DEVICE void begin(std::uint64_t taken) {
     begin_following_exchange(taken);
-    if (runtime_options_hash != 0) add(runtime_options_hash);
+    if (runtime_options_hash != 0) step_hash = hash_with(step_hash, runtime_options_hash);
+    if (shard_options_hash != 0) shard_hash = hash_with(shard_hash, shard_options_hash);
   }
   /// Begins an exchange that follows a step.
   SLAMB_HOST_DEVICE void begin_following_exchange(std::uint64_t taken) {
     received_hash = 0;
     step_hash = hash_with(run_hash, taken);
+    shard_hash = hash_with(hash_of_nothing, taken);
   }
   /// Adds a word with which the step begins.
-  SLAMB_HOST_DEVICE void add(std::uint64_t word) { step_hash = hash_with(step_hash, word); }
+  SLAMB_HOST_DEVICE void add(std::uint64_t word) {
+    step_hash = hash_with(step_hash, word);
+    shard_hash = hash_with(shard_hash, word);
+  }
   /// Keeps a hash of values for the fingerprint of step `taken` + 1, or of the one after it.
   SLAMB_HOST_DEVICE void keep(hashed_values values, std::uint64_t word, std::uint64_t taken) {
     if (values == hashed_values::selection && diverged != 0)
@@ -97,7 +105,10 @@ struct agreement_record {
   SLAMB_HOST_DEVICE void receive(std::uint64_t word) { received_hash = hash_with(received_hash, word); }
   /// Another fingerprint than this rank's has arrived.
   SLAMB_HOST_DEVICE void mark_diverged(std::uint64_t taken) {
-    if (diverged == 0) diverged_fingerprint = fingerprint(taken);
+    if (diverged == 0) {
+      diverged_fingerprint = fingerprint(taken);
+      diverged_shard_hash = shard_hash;
+    }
     diverged = 1;
   }
 
@@ -168,6 +179,14 @@ struct summing_ranks {
   int rank = 0;
   int size = 1;
   std::function<void(std::span<float> values)> all_reduce_sum;  ///< `values` [n] become their sum over ranks
+  int shards = 1;  ///< rank i·shards + s has shard s of those that group i holds together
+
+  /// "rank 3"; with shards, "rank 1, shard 1".
+  std::string name_of(std::size_t one) const {
+    const auto each = static_cast<std::size_t>(shards);
+    return each == 1 ? "rank " + std::to_string(one)
+                     : "rank " + std::to_string(one / each) + ", shard " + std::to_string(one % each);
+  }
 };
 
 /// Synchronizes all ranks before they throw. A rank that throws may leave, while others still wait for its values.
@@ -251,15 +270,18 @@ class consistency_check {
  public:
   static constexpr const char* alike = "construct the optimizer with the same arguments on all ranks";
 
+  /// The ranks that must have an equal value.
+  enum class among : std::uint8_t { all_ranks, same_shard };
+
   /// @param kind  names the optimizer and its policies
   consistency_check(std::string_view kind, std::size_t tensors) : kind_(hash_of(kind)), tensors_(tensors) {}
 
   /// @param remedy  the end of the error: the remedy
   void add(std::string name, double value, const char* remedy = alike);
   void add_float(std::string name, float value, const char* remedy = alike);
-  void add_word(std::string name, std::uint64_t word, const char* remedy = alike);
+  void add_word(std::string name, std::uint64_t word, const char* remedy = alike, among whom = among::all_ranks);
   /// Adds a hash, which the error does not print.
-  void add_hash(std::string name, std::uint64_t word, const char* remedy = alike);
+  void add_hash(std::string name, std::uint64_t word, const char* remedy = alike, among whom = among::all_ranks);
 
   /// Compares the list with the other ranks', by all_reduce_sum of floats.
   ///
@@ -274,15 +296,22 @@ class consistency_check {
     std::uint64_t bits = 0;
     kind shown_as = word;
     const char* remedy = alike;
+    among whom = among::all_ranks;
+
+    /// The rank with which rank `r` must agree.
+    std::size_t first(std::size_t r, const summing_ranks& ranks) const {
+      return whom == among::all_ranks ? 0 : r % static_cast<std::size_t>(ranks.shards);
+    }
   };
 
   static rank_table table_of(const summing_ranks& ranks, std::span<const field> fields);
 
   static void compare(const summing_ranks& ranks, std::span<const field> fields);
 
-  static bool agree(const summing_ranks& ranks, const field& f);
+  bool agree(const summing_ranks& ranks) const;
 
-  [[noreturn]] static void reject(const field& f, std::uint64_t at_0, std::size_t r, std::uint64_t at_r);
+  [[noreturn]] static void reject(const field& f, const rank_table& table, std::size_t i, std::size_t r,
+                                  const summing_ranks& ranks);
 
   std::uint64_t kind_;
   std::uint64_t tensors_;

@@ -539,6 +539,12 @@ inline std::vector<probe> bytes_on_trial(const rank_id& me, bool of_codes, bool 
   return all;
 }
 
+/// The gathers that an optimizer makes in a shard group.
+inline std::vector<probe> gather_on_trial(const rank_id& me) {
+  if (me.size == 1) return {};
+  return {{.call = call_of<std::byte>(collective::all_gather, 3 * sizeof(probe_line))}};
+}
+
 /// Tries calls. Ranks share their findings: a rank whose own sums are wrong throws its own, because no other can reach it. All
 /// others throw the finding of the first rank that has one.
 ///

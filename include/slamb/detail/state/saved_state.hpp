@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
@@ -19,6 +20,16 @@ struct state_owner {
   int rank = 0;
   int world = 1;
   const stream_waiter& waiter;
+  int shard = 0;
+  int shards = 1;
+
+  /// Names the owner in the header of a state.
+  void sign(state_header& header) const noexcept {
+    header.rank = static_cast<std::uint32_t>(rank);
+    header.world = static_cast<std::uint32_t>(world);
+    header.shard = static_cast<std::uint32_t>(shard);
+    header.shards = static_cast<std::uint32_t>(shards > 1 ? shards : 0);
+  }
 };
 
 /// Saves a state, piece by piece.

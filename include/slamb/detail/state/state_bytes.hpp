@@ -60,10 +60,10 @@ struct state_summary {
 /// The header between the text and the parts. All numbers are in the byte order of the machine.
 struct state_header {
   char magic[8] = {'s', 'l', 'a', 'm', 'b', ' ', 's', '2'};
-  std::uint64_t kind = 0;  ///< `state_kind::hash`
-  std::uint64_t rank = 0;
-  std::uint64_t world = 1;
-  std::uint64_t bytes = 0;  ///< of all of it, from the text to the hash
+  std::uint64_t kind = 0;               ///< `state_kind::hash`
+  std::uint32_t rank = 0, shard = 0;    ///< numbers of the rank, and of its shard
+  std::uint32_t world = 1, shards = 0;  ///< numbers of ranks, and of shards; 0: there is no shard group
+  std::uint64_t bytes = 0;              ///< of all of it, from the text to the hash
   enum copies : std::uint64_t { none, parameters, masters };
   std::uint64_t saved_copies = none;  ///< of the parameters
 
@@ -94,6 +94,9 @@ inline std::uint64_t hash_with_words(std::uint64_t hash, std::span<const std::by
 
 /// The header in the first bytes of a state. With too few bytes, a header that is not of this format.
 state_header header_in(std::span<const std::byte> first) noexcept;
+
+/// "rank 1 of 2", "rank 1 of 2, shard 0 of 3".
+std::string rank_in(const state_header& header);
 
 /// The header in a source. With too few bytes, a header that is not of this format.
 state_header header_of(const byte_source& from);

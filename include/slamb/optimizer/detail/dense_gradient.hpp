@@ -31,11 +31,10 @@ inline bool bounds_norm(double c) noexcept { return std::isfinite(c); }
 ///
 /// @param gradients   the view in which passes read them
 /// @param not_finite  becomes 1 if a gradient is not finite
-void clip_gradient(const optimizer_core& core, const any_view& gradients, double c,
-                   std::uint32_t* not_finite = nullptr);
+void clip_gradient(optimizer_core& core, const any_view& gradients, double c, std::uint32_t* not_finite = nullptr);
 
 /// The same for gradients in the exchange buffer, `exchanged`.
-void clip_exchanged(const optimizer_core& core, float* exchanged, double c);
+void clip_exchanged(optimizer_core& core, float* exchanged, double c);
 
 /// Clips gradients whose mean no rank knows, by one factor for all ranks: with the norm √(mean ‖g_i‖²), which is at least the
 /// norm of the mean. It takes a collective of one float. Or by ‖g_i‖ of each rank, without a collective.
@@ -109,8 +108,10 @@ void take_adam_step(Context& context, const View& view, const adam_update<TrustR
 /// The batches of tensors for `take_adam_step`.
 template <trust_ratio TrustRatio, class Context>
 std::vector<tensor_batch> batches_for(const Context& context, std::size_t bytes) {
-  return TrustRatio::sums_per_segment == 0 ? one_batch_of(context.tensors)
-                                           : batches_of(context.tensors, context.cache_bytes(), bytes);
+  // Sums over shards are taken of all tensors together.
+  return TrustRatio::sums_per_segment == 0 || context.shards.exists()
+             ? one_batch_of(context.tensors)
+             : batches_of(context.tensors, context.cache_bytes(), bytes);
 }
 
 /// The Compressor of dense gradients at some steps of a recipe, which sends codes of another Compressor at others: none, or a

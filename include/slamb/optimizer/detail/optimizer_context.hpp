@@ -94,8 +94,19 @@ class optimizer_context final : public optimizer_core {
   }
 
   /// Calls finish(tensor, sums) for tensors first … last − 1: see `finish_segments`.
+  /// With a shard group the sums are of whole tensors, and `first` … are all tensors.
   template <int Sums, int Maxima = 0, class Finish>
   void finish_sums(std::size_t first, std::size_t last, const Finish& finish) {
+    constexpr int results = Sums + Maxima;
+    if constexpr (results > 0)
+      if (shards.exists()) {
+        using keep = keep_results<results>;
+        launch(finish_segments<Sums, Maxima, keep>{
+            {segments(), shards.own(*this)}, sums(), view().first_tile, first, last, view().skip});
+        shards.gather(*this, results);
+        return launch(finish_shards<Sums, Maxima, Finish>{finish, shards.all(*this),
+                                                          static_cast<std::size_t>(shards.size()), last, view().skip});
+      }
     launch(finish_segments<Sums, Maxima, Finish>{finish, sums(), view().first_tile, first, last, view().skip});
   }
 

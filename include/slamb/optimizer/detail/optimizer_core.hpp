@@ -32,6 +32,7 @@
 #include "slamb/optimizer/detail/node_reduction.hpp"
 #include "slamb/optimizer/detail/overlap.hpp"
 #include "slamb/optimizer/detail/rank_agreement.hpp"
+#include "slamb/optimizer/detail/shard_group.hpp"
 #include "slamb/optimizer/detail/update_bound.hpp"
 
 namespace slamb::detail {
@@ -105,8 +106,8 @@ class optimizer_core {
   /// @throws std::logic_error if the step is captured into a graph
   void require_no_capture(const char* needed_for) const;
 
-  /// True if there are other ranks, in this node or in others.
-  bool has_peers() const { return ranks.size() > 1 || ranks.local_size() > 1; }
+  /// True if there are other ranks: of other nodes, of this node, or of the shard group.
+  bool has_peers() const { return ranks.size() > 1 || ranks.local_size() > 1 || shards.exists(); }
 
   /// True while work is captured into a graph.
   bool is_captured() const { return on_->is_capturing(); }
@@ -120,8 +121,12 @@ class optimizer_core {
 
   /// Calls visit(tensor, sums) for all tensors with the sums that a pass has left, [sums ≤ 4]. Tiles are added in order. Waits.
   void visit_sums(int sums, function_ref<void(std::size_t, const double*)> visit) const;
-  /// The sum of the one sum that a pass has left for each tile. Waits.
-  double total_of_tiles() const;
+  /// The same with the sums of whole tensors. Takes a collective of the shard group, if there is one.
+  void visit_whole_sums(int sums, function_ref<void(std::size_t, const double*)> visit);
+  /// The sum of the one sum that a pass has left for each tile, over all shards. Waits, and takes a collective as the one before.
+  double total_of_tiles();
+  /// Adds it up without waiting, to the first of `sums`.
+  void add_up_tiles();
 
   /// Learning rate and weight decay of each tensor, which passes read.
   rate_tables tables() const noexcept { return {segments(), rates.stored(memory)}; }
@@ -193,6 +198,7 @@ class optimizer_core {
   learning_rates rates;
   gradient_scaling scaling;
   arena memory;
+  shard_group shards;
   node_reduction local;
   masters_of_model masters;
   array_scales scales;

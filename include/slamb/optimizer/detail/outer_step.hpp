@@ -154,6 +154,7 @@ class outer_step {
     const auto model = view(context);
     context.invoke(begin_following_exchange{context.record()}, codes_.message_initializer(context, codes(context)));
     codes_.send(pass_, context, model, codes(context));
+    context.shards.agree(context, shard_call::following_exchange);
     if (!context.is_skipped_on_host()) codes_.receive(pass_, context, model, codes(context), context.all_tiles());
     context.invoke(end_following_exchange{context.record()});
   }

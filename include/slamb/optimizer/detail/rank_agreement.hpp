@@ -35,6 +35,11 @@ struct probe;
 /// @throws rank_mismatch_error, on every rank
 void require_equal_nodes(const summing_ranks& in_node, const summing_ranks& inter_node);
 
+/// The same for shard groups: the ranks of a group compare its number and the number of groups, and ranks that exchange compare the
+/// number of their shard and the number of shards. Then the ranks of a group tell each other of differences.
+/// @throws rank_mismatch_error, on every rank
+void require_equal_shard_groups(const summing_ranks& in_shards, const summing_ranks& between);
+
 /// Requires that each rank has the same parameters as the first rank of its node. Nodes may differ.
 ///
 /// @param of_tensor  [tensors] a hash of this rank's parameters
@@ -54,7 +59,9 @@ class host_ranks {
   summing_ranks inter_node() const;
   /// The ranks that all_reduce_in_node joins.
   summing_ranks in_node() const;
-  /// All ranks; with nodes, all ranks of all nodes.
+  /// The ranks of the shard group.
+  summing_ranks in_shards() const;
+  /// All ranks; with nodes or shard groups, all ranks of all of them.
   summing_ranks all() const;
 
   /// Tries the sums over ranks.
@@ -64,6 +71,10 @@ class host_ranks {
   /// Tries the collectives of bytes. A single rank, or node, sends nothing.
   /// @throws communicator_error, on every rank, if a result has wrong bytes
   void require_bytes(byte_collectives called) const;
+
+  /// Tries all_gather alone.
+  /// @throws as `require_bytes`
+  void require_gather() const;
 
  private:
   rank_id id() const;
@@ -103,7 +114,8 @@ class rank_agreement {
   using equality = std::function<bool()>;
 
   /// @param every  steps between comparisons of parameters, masks and received payloads; 0: steps compare none of these
-  explicit rank_agreement(std::uint64_t every) noexcept : every_(every), next_(every), next_in_node_(every) {}
+  explicit rank_agreement(std::uint64_t every) noexcept
+      : every_(every), next_(every), next_in_node_(every), next_of_copies_(every) {}
 
   void plan(optimizer_core& core);
 
@@ -168,12 +180,14 @@ class rank_agreement {
   void require_alike(optimizer_core& core, comparing_call call, const equality& replicas_are_equal);
   void hash_parameters(const optimizer_core& core, const model_pass& fingerprint,
                        hashed_values kept_as = hashed_values::parameters) const;
+  static void compare_copies(optimizer_core& core);
   void keep_selection(const optimizer_core& core) const;
   [[noreturn]] void throw_difference(optimizer_core& core, comparing_call call, const equality& replicas_are_equal);
 
   std::uint64_t every_;
   std::uint64_t next_;               // the step, counted like `ended_`, from which on equal parameters are compared
   std::uint64_t next_in_node_;       // likewise for parameters that are equal within a node
+  std::uint64_t next_of_copies_;     // likewise for copies of tensors in a shard group
   std::uint64_t ended_ = 0;          // steps since construction or `compare_next`
   std::uint64_t looked_before_ = 0;  // the step before which has_been_seen last asked
   float* anchor_ = nullptr;          // equal on all ranks when parameters are not; null: none

@@ -27,8 +27,9 @@ using plan_maker =
 /// The cost of one step or of several, on one rank.
 struct step_cost {
   traffic_counts traffic{};
-  double bytes = 0.0;          ///< of memory traffic
-  std::uint64_t launches = 0;  ///< kernels
+  double bytes = 0.0;            ///< of memory traffic
+  std::uint64_t launches = 0;    ///< kernels
+  ::slamb::traffic in_shards{};  ///< within the shard group
 };
 
 /// Takes planned steps, and counts them.
@@ -68,8 +69,14 @@ class planned_steps {
   step_cost total(std::uint64_t steps);
   step_cost step(std::uint64_t t);
   std::uint64_t selected(std::uint64_t t);
+  ::slamb::traffic in_shards(std::uint64_t t) { return step(t).in_shards; }
   memory_report memory() const;
-  std::uint64_t elements() const noexcept { return plan::elements_of(tensors_); }
+  /// Of this rank.
+  std::uint64_t elements() const noexcept {
+    std::uint64_t sum = 0;
+    for (const plan::tensor_shape& t : tensors_) sum += world_.own_size(t);
+    return sum;
+  }
 
  private:
   static plan::world with_arrays(plan::world world, std::span<const plan::array_bytes> arrays);

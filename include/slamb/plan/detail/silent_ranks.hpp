@@ -7,6 +7,7 @@
 #include <span>
 
 #include "slamb/core/concepts.hpp"
+#include "slamb/detail/pass/step_calls.hpp"
 #include "slamb/detail/ranks/agreement.hpp"
 
 namespace slamb::detail {
@@ -14,10 +15,13 @@ namespace slamb::detail {
 class silent_ranks {
  public:
   /// @param value_bytes  bytes of a value that is summed, for counts of traffic
-  silent_ranks(int ranks, std::uint64_t value_bytes) noexcept : ranks_(ranks), value_bytes_(value_bytes) {}
+  silent_ranks(int ranks, std::uint64_t value_bytes, int shards = 1) noexcept
+      : ranks_(ranks), shards_(shards), value_bytes_(value_bytes) {}
 
   static int rank() noexcept { return 0; }
   int size() const noexcept { return ranks_; }
+  static int shard_rank() noexcept { return 0; }
+  int shard_size() const noexcept { return shards_; }
   std::uint64_t value_bytes() const noexcept { return value_bytes_; }
 
   /// Sums the header that a step reads, and leaves the payload, which it does not.
@@ -30,8 +34,18 @@ class silent_ranks {
   static void all_to_all(std::span<const std::byte> /*send*/, std::span<std::byte> /*receive*/,
                          host_stream /*stream*/) noexcept {}
 
+  static void all_reduce_in_shards(std::span<float> /*values*/, host_stream /*stream*/) noexcept {}
+  /// Gathers the small messages that a step reads, and leaves the others.
+  void all_gather_in_shards(std::span<const std::byte> mine, std::span<std::byte> all,
+                            host_stream /*stream*/) const noexcept {
+    if (mine.size() > sizeof(shard_message)) return;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(shards_); ++i)
+      std::copy(mine.begin(), mine.end(), all.begin() + static_cast<std::ptrdiff_t>(i * mine.size()));
+  }
+
  private:
   int ranks_;
+  int shards_;
   std::uint64_t value_bytes_;
 };
 

@@ -107,6 +107,7 @@ SLAMB_DECL void layout::append(const parameter& p, std::size_t i, double weight_
           {"has group = ", p.options.group, ", but it must be in [0, 65535]"});
   require(p.options.rows.empty() || p.size % p.options.rows.size() == 0, i,
           {"has ", p.options.rows.size(), " rows, which must divide its size ", p.size});
+  require(p.shard < 65536, i, {"has shard = ", p.shard, ", but it must be the number of a shard, or negative"});
   const double decay = p.options.weight_decay.value_or(weight_decay);
   require_non_negative(name(i) + "'s weight_decay", decay);
   require_non_negative(name(i) + "'s learning_rate_factor", p.options.learning_rate_factor);
@@ -125,7 +126,9 @@ SLAMB_DECL void layout::append(const parameter& p, std::size_t i, double weight_
                        .one_dimensional = p.dimensions <= 1,
                        .data_type = p.data.type(),
                        .gradient_type = p.gradient.type(),
-                       .has_gradient = p.size == 0 || p.gradient.address() != nullptr});
+                       .has_gradient = p.size == 0 || p.gradient.address() != nullptr,
+                       .shard = std::max(p.shard, -1),
+                       .whole_size = p.whole_size});
   elements_ += p.size;
   state_elements_ += padded(p.size);
   groups_ = std::max(groups_, static_cast<std::uint32_t>(p.options.group) + 1);
@@ -183,6 +186,17 @@ SLAMB_DECL layout::layout(std::span<const parameter> parameters, double weight_d
   for (std::size_t i = 0; i < segments_.size(); ++i)
     dense.push_back({static_cast<std::uint32_t>(i), 0, segments_[i].size});
   make_tiles(std::span<const tile_cut>(dense));
+}
+
+SLAMB_DECL void layout::set_whole(std::span<const whole_tensor> tensors) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    segment& s = segments_[i];
+    s.whole_size = tensors[i].size;
+    s.is_counted = tensors[i].is_counted;
+    s.is_copied = tensors[i].is_copied;
+    s.is_everywhere = tensors[i].is_everywhere;
+    s.dense = s.dense || s.is_copied;
+  }
 }
 
 SLAMB_DECL void layout::count_tiles() {

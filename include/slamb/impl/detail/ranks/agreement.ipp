@@ -95,12 +95,12 @@ SLAMB_DECL void consistency_check::add_float(std::string name, float value, cons
   fields_.push_back({std::move(name), std::bit_cast<std::uint64_t>(static_cast<double>(value)), field::real, remedy});
 }
 
-SLAMB_DECL void consistency_check::add_word(std::string name, std::uint64_t word, const char* remedy) {
-  fields_.push_back({std::move(name), word, field::word, remedy});
+SLAMB_DECL void consistency_check::add_word(std::string name, std::uint64_t word, const char* remedy, among whom) {
+  fields_.push_back({std::move(name), word, field::word, remedy, whom});
 }
 
-SLAMB_DECL void consistency_check::add_hash(std::string name, std::uint64_t word, const char* remedy) {
-  fields_.push_back({std::move(name), word, field::secret, remedy});
+SLAMB_DECL void consistency_check::add_hash(std::string name, std::uint64_t word, const char* remedy, among whom) {
+  fields_.push_back({std::move(name), word, field::secret, remedy, whom});
 }
 
 SLAMB_DECL void consistency_check::require(const summing_ranks& ranks) const {
@@ -112,10 +112,7 @@ SLAMB_DECL void consistency_check::require(const summing_ranks& ranks) const {
        {"the number of tensors", tensors_, field::word},
        {"the settings that the optimizer's policies describe", hash_of(names), field::secret}}};
   compare(ranks, head);
-  std::uint64_t all = hash_of_nothing;
-  for (const field& f : fields_) all = hash_with(all, f.bits);
-  if (!agree(ranks, {"the hash of all fields", all, field::secret}))
-    compare(ranks, fields_);  // throws the error that names the difference
+  if (!agree(ranks)) compare(ranks, fields_);  // throws the error that names the difference
 }
 
 SLAMB_DECL rank_table consistency_check::table_of(const summing_ranks& ranks, std::span<const field> fields) {
@@ -128,28 +125,39 @@ SLAMB_DECL void consistency_check::compare(const summing_ranks& ranks, std::span
   const rank_table table = table_of(ranks, fields);
   for (std::size_t i = 0; i < fields.size(); ++i)
     for (std::size_t r = 1; r < static_cast<std::size_t>(ranks.size); ++r)
-      if (table.sent_word(r, i) != table.sent_word(0, i)) {
+      if (table.sent_word(r, i) != table.sent_word(fields[i].first(r, ranks), i)) {
         synchronize_before_throwing(ranks);
-        reject(fields[i], table.sent_word(0, i), r, table.sent_word(r, i));
+        reject(fields[i], table, i, r, ranks);
       }
 }
 
-SLAMB_DECL bool consistency_check::agree(const summing_ranks& ranks, const field& f) {
-  const rank_table table = table_of(ranks, {&f, 1});
-  for (std::size_t r = 1; r < static_cast<std::size_t>(ranks.size); ++r)
-    if (table.sent_word(r, 0) != table.sent_word(0, 0)) return false;
+// Compares a hash of the fields that all ranks must have in common, and one of the others.
+SLAMB_DECL bool consistency_check::agree(const summing_ranks& ranks) const {
+  std::array<field, 2> hashes{{{"the hash of all fields", hash_of_nothing, field::secret, alike, among::all_ranks},
+                               {"the hash of all fields", hash_of_nothing, field::secret, alike, among::same_shard}}};
+  for (const field& f : fields_) {
+    field& hash = hashes[f.whom == among::all_ranks ? 0 : 1];
+    hash.bits = hash_with(hash.bits, f.bits);
+  }
+  const rank_table table = table_of(ranks, hashes);
+  for (std::size_t i = 0; i < hashes.size(); ++i)
+    for (std::size_t r = 1; r < static_cast<std::size_t>(ranks.size); ++r)
+      if (table.sent_word(r, i) != table.sent_word(hashes[i].first(r, ranks), i)) return false;
   return true;
 }
 
-SLAMB_DECL void consistency_check::reject(const field& f, std::uint64_t at_0, std::size_t r, std::uint64_t at_r) {
+SLAMB_DECL void consistency_check::reject(const field& f, const rank_table& table, std::size_t i, std::size_t r,
+                                          const summing_ranks& ranks) {
+  const std::size_t first = f.first(r, ranks);
+  const std::string of_first = ranks.name_of(first), of_other = ranks.name_of(r);
   const auto text = [&f](std::uint64_t bits) {
     if (f.shown_as == field::number) return to_text(std::bit_cast<double>(bits));
     if (f.shown_as == field::real) return to_text(static_cast<float>(std::bit_cast<double>(bits)));
     return std::to_string(bits);
   };
-  const std::string where = f.shown_as == field::secret
-                                ? " (rank 0 and rank " + std::to_string(r) + ")"
-                                : ": " + text(at_0) + " on rank 0, " + text(at_r) + " on rank " + std::to_string(r);
+  const std::string where = f.shown_as == field::secret ? " (" + of_first + " and " + of_other + ")"
+                                                        : ": " + text(table.sent_word(first, i)) + " on " + of_first +
+                                                              ", " + text(table.sent_word(r, i)) + " on " + of_other;
   throw rank_mismatch_error("slamb: ranks differ in " + f.name + where + "; " + f.remedy);
 }
 

@@ -104,10 +104,9 @@ SLAMB_DECL void save_parts(const backend_memory& memory, const state_kind& kind,
                            const std::function<void(const state_visitor&)>& visit_parts, const byte_sink& to,
                            const save_options& options, const state_summary& summary) {
   state_header header{.kind = kind.hash(),
-                      .rank = static_cast<std::uint64_t>(owner.rank),
-                      .world = static_cast<std::uint64_t>(owner.world),
                       .bytes = least_state_bytes,
                       .saved_copies = options.with_parameters ? state_header::parameters : state_header::none};
+  owner.sign(header);
   const auto visit_saved = [&](const auto& part) {
     visit_parts([&](std::string_view name, std::span<const std::byte> bytes, state_part whose) {
       if (whose == state_part::parameters && !options.with_parameters) return;
@@ -162,16 +161,18 @@ class saved_state {
 
   /// Reads and checks the complete state. Changes nothing.
   /// @throws std::invalid_argument that names the mismatch; the exceptions of the source
-  void require_fits(int rank, int world, const visit_function& visit_parts) {
+  void require_fits(const state_owner& owner, const visit_function& visit_parts) {
     require_whole();
     if (header_.kind != kind_.hash())
       reject("the state of another optimizer; it must be a state of " + std::string(kind_.recipe) +
              " with the same policies");
-    const bool is_own =
-        header_.rank == static_cast<std::uint64_t>(rank) && header_.world == static_cast<std::uint64_t>(world);
-    if (!is_own && !options_.from_other_ranks)
-      reject("the state of rank " + std::to_string(header_.rank) + " of " + std::to_string(header_.world) +
-             ", but this is rank " + std::to_string(rank) + " of " + std::to_string(world) +
+    state_header own;
+    owner.sign(own);
+    if (header_.shard != own.shard || header_.shards != own.shards)
+      reject("the state of " + rank_in(header_) + ", but this is " + rank_in(own) +
+             "; a rank can load only the state of its own shard, of as many shards");
+    if ((header_.rank != own.rank || header_.world != own.world) && !options_.from_other_ranks)
+      reject("the state of " + rank_in(header_) + ", but this is " + rank_in(own) +
              "; to load it without its compression errors, pass restore_options{.from_other_ranks = true}");
     std::uint64_t at = state_text_bytes + sizeof(header_);
     bool has_masters = false;
@@ -303,7 +304,7 @@ SLAMB_DECL void restore_parts(const backend_memory& memory, const state_kind& ki
                               const std::function<void(const state_visitor&)>& visit_parts, bool& is_restoring,
                               const std::function<void()>& on_restored) {
   saved_state saved(from, kind, options);
-  saved.require_fits(owner.rank, owner.world, visit_parts);
+  saved.require_fits(owner, visit_parts);
   memory.wait(owner.waiter);  // a copy from memory that is not pinned may wait for the stream
   is_restoring = true;
   saved.restore(memory, visit_parts);

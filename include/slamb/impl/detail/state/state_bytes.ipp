@@ -28,6 +28,12 @@ SLAMB_DECL bool has_no_parameters(const byte_source& from) {
   return header.is_of_this_format() && header.saved_copies != state_header::parameters;
 }
 
+SLAMB_DECL std::string rank_in(const state_header& header) {
+  std::string text = "rank " + std::to_string(header.rank) + " of " + std::to_string(header.world);
+  if (header.shards != 0) text += ", shard " + std::to_string(header.shard) + " of " + std::to_string(header.shards);
+  return text;
+}
+
 SLAMB_DECL std::string readable_type(std::string_view name) {
   std::string text(name);
 #if defined(__GNUG__)
@@ -46,8 +52,7 @@ SLAMB_DECL std::string text_of_state(const state_kind& kind, const state_header&
   const auto number = [](std::uint64_t value) { return std::to_string(value); };
   const std::string first = "slamb saved state, format 2\n" + line("optimizer   ", std::string(kind.recipe));
   const std::string rest =
-      line("rank        ", number(header.rank) + " of " + number(header.world)) +
-      line("step        ", number(summary.step)) +
+      line("rank        ", rank_in(header).substr(5)) + line("step        ", number(summary.step)) +
       line("tensors     ", number(summary.tensors) + ", of " + number(summary.elements) + " elements") +
       line("parameters  ", header.saved_copies == state_header::parameters ? "saved"
                            : header.saved_copies == state_header::masters  ? "master copies saved"

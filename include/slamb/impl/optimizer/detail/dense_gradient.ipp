@@ -6,15 +6,14 @@
 
 namespace slamb::detail {
 
-SLAMB_DECL void clip_gradient(const optimizer_core& core, const any_view& gradients, double c,
-                              std::uint32_t* not_finite) {
+SLAMB_DECL void clip_gradient(optimizer_core& core, const any_view& gradients, double c, std::uint32_t* not_finite) {
   if (!bounds_norm(c)) return;
   core.on().run(dense_gradient_passes::norm{}, gradients, core.all_tiles(), core.sums(), not_finite);
-  core.on().add_up(core.sum_of_each_tile(), core.sums());
+  core.add_up_tiles();
   core.on().invoke({clip_gradient_scale{core.record(), &core.scalars()->gradient_scale, core.sums(), c}});
 }
 
-SLAMB_DECL void clip_exchanged(const optimizer_core& core, float* exchanged, double c) {
+SLAMB_DECL void clip_exchanged(optimizer_core& core, float* exchanged, double c) {
   any_view gradients = core.whole_view();
   gradients.exchanged = exchanged;
   gradients.gradient_is_exchanged = true;
@@ -31,7 +30,7 @@ SLAMB_DECL void own_gradient_clip::clip(optimizer_core& core) const {
   if (!is_active()) return;
   if (is_local_) return clip_gradient(core, core.whole_view(), c_, core.not_finite());
   core.on().run(dense_gradient_passes::norm{}, core.whole_view(), core.all_tiles(), core.sums(), core.not_finite());
-  core.on().add_up(core.sum_of_each_tile(), core.sums());
+  core.add_up_tiles();
   const std::span<float> share = core.memory.view(share_);
   core.on().invoke({write_square_share{core.sums(), share.data(), core.ranks.size()}});
   core.ranks.all_reduce_sum(share, core.on().stream());

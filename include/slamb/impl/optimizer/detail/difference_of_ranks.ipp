@@ -42,6 +42,7 @@ class difference_of_ranks {
     if (compares_parameters) {
       if (core_.ranks.local_size() > 1) require_equal_in_nodes(hashes_of_parameters(), ranks.in_node(), all);
       if (has_equal_parameters_) require(all, &difference_of_ranks::describe_parameters);
+      if (core_.shards.has_copies()) require_equal_copies(all);
     }
     require(all, &difference_of_ranks::describe_run);
     if (compares_parameters && anchor_ != nullptr) require(all, &difference_of_ranks::describe_anchor);
@@ -59,6 +60,7 @@ class difference_of_ranks {
   static constexpr const char* of_same_calls = "all ranks must make the same calls in the same order";
   static constexpr const char* of_collectives =
       "a collective of the Communicator has returned other bits on one rank than on another";
+  static constexpr auto of_shard = consistency_check::among::same_shard;
 
   void require(const summing_ranks& ranks, void (difference_of_ranks::*describe)(consistency_check&) const) const {
     consistency_check fields("", 0);
@@ -80,10 +82,12 @@ class difference_of_ranks {
                          "step() must be given the same learning rates on all ranks");
   }
   void describe_gradients(consistency_check& fields) const {
-    for (std::size_t i = 0; i < core_.tensors.segments().size(); ++i)
-      fields.add_word("the number of gradients of tensor " + std::to_string(i),
-                      std::as_const(core_.tensors).segments()[i].has_gradient ? 1 : 0,
-                      "a gradient must be null on all ranks or on none");
+    for (std::size_t i = 0; i < core_.tensors.segments().size(); ++i) {
+      const segment& s = std::as_const(core_.tensors).segments()[i];
+      fields.add_word("the number of gradients of tensor " + std::to_string(i), s.has_gradient ? 1 : 0,
+                      "a gradient must be null on all ranks or on none",
+                      s.is_everywhere ? consistency_check::among::all_ranks : of_shard);
+    }
   }
   void describe_options(consistency_check& fields) const {
     constexpr const char* remedy = "all ranks must change their options alike";
@@ -96,37 +100,59 @@ class difference_of_ranks {
     const std::vector<std::uint64_t> of_tensor = hashes_of_parameters();
     for (std::size_t i = 0; i < of_tensor.size(); ++i)
       fields.add_hash("the parameters of tensor " + std::to_string(i), of_tensor[i],
-                      "start all ranks with the same parameters, for example by broadcast_parameters()");
+                      "start all ranks with the same parameters, for example by broadcast_parameters()", of_shard);
   }
   void describe_anchor(consistency_check& fields) const {
     const std::vector<std::uint64_t> of_tensor = hashes(fingerprint_of_anchor{});
     for (std::size_t i = 0; i < of_tensor.size(); ++i)
       fields.add_hash("the parameters of tensor " + std::to_string(i) + " after their last exchange", of_tensor[i],
-                      of_collectives);
+                      of_collectives, of_shard);
   }
   void describe_selection(consistency_check& fields) const {
     const bool has_been_noted = record_.agreement.of(hashed_values::selection).is_of(record_.taken + 1);
     fields.add_hash(
         "the elements that the compressor selects",
         has_been_noted ? record_.agreement.of(hashed_values::selection).word : 0,
-        "set the same mask for explicit_mask on all ranks; a sparsifier's selection must not depend on the rank");
+        "set the same mask for explicit_mask on all ranks; a sparsifier's selection must not depend on the rank",
+        of_shard);
   }
   void describe_payload(consistency_check& fields) const {
     const bool has_been_noted = record_.agreement.of(hashed_values::payload).is_of(record_.taken);
     fields.add_hash("the values that they received in step " + std::to_string(record_.taken),
-                    has_been_noted ? record_.agreement.of(hashed_values::payload).word : 0, of_collectives);
+                    has_been_noted ? record_.agreement.of(hashed_values::payload).word : 0, of_collectives, of_shard);
   }
   void describe_run(consistency_check& fields) const {
     fields.add_hash("the history of their earlier steps", record_.agreement.run_hash,
                     "load states that were saved after the same step of the same run; if no state was loaded, a "
-                    "collective of the Communicator has returned other bits on one rank than on another");
+                    "collective of the Communicator has returned other bits on one rank than on another",
+                    of_shard);
   }
   // For a step that a device has skipped some steps ago.
   void describe_difference(consistency_check& fields) const {
     fields.add_hash("the learning rates or the parameters of step " + std::to_string(record_.taken + 1) +
                         ", which has not been taken",
-                    record_.agreement.diverged_fingerprint,
-                    "step() must be given the same learning rates on all ranks");
+                    record_.agreement.diverged_fingerprint, "step() must be given the same learning rates on all ranks",
+                    of_shard);
+    fields.add_hash(
+        "the learning rates or the options of step " + std::to_string(record_.taken + 1) + ", which has not been taken",
+        record_.agreement.diverged_shard_hash, "step() must be given the same learning rates on all ranks");
+  }
+
+  // Tensors of which ranks of a shard group have the same elements.
+  void require_equal_copies(const summing_ranks& all) const {
+    const std::vector<std::uint64_t> own = hashes_of_parameters();
+    const rank_table of_ranks(all, own);
+    const auto shards = static_cast<std::size_t>(all.shards);
+    for (std::size_t i = 0; i < own.size(); ++i)
+      for (std::size_t r = 0; r < static_cast<std::size_t>(all.size); ++r) {
+        const std::size_t holder = r / shards * shards + core_.shards.holder_of(r % shards, i);
+        if (of_ranks.sent_word(r, i) == of_ranks.sent_word(holder, i)) continue;
+        synchronize_before_throwing(all);
+        throw rank_mismatch_error("slamb: ranks differ in the parameters of tensor " + std::to_string(i) + " (" +
+                                  all.name_of(holder) + " and " + all.name_of(r) +
+                                  "), although parameter::shard says that they have the same elements; give them equal "
+                                  "values, and gradients that are equal on all of them");
+      }
   }
 
   std::vector<std::uint64_t> hashes_of_parameters() const { return hashes(fingerprint_of_parameters{}); }

@@ -23,6 +23,7 @@
 #include "slamb/impl/optimizer/detail/overlap.ipp"
 #include "slamb/impl/optimizer/detail/parameter_average.ipp"
 #include "slamb/impl/optimizer/detail/rank_agreement.ipp"
+#include "slamb/impl/optimizer/detail/shard_group.ipp"
 
 namespace slamb::detail {
 
@@ -34,6 +35,7 @@ SLAMB_DECL optimizer_core::optimizer_core(std::unique_ptr<machine> on, layout&& 
       rates(tensors),
       agreement(compare_every) {
   require_rank(ranks.rank(), ranks.size());
+  shards.find(*this);
   rates.plan(memory);
   scalars_ = memory.plan<adam_scalars>("scalars", 1);
   record_ = memory.plan<step_record>("scalars", 1);
@@ -46,6 +48,7 @@ SLAMB_DECL optimizer_core::~optimizer_core() { overlap.close(); }
 SLAMB_DECL void optimizer_core::plan_sums(int sums) {
   const auto most = static_cast<std::uint64_t>(std::max(sums, norms_of_model::sums));
   sums_ = memory.plan<double>("sums", std::max<std::uint64_t>(tensors.tile_count() * most, 1));
+  shards.plan(*this, static_cast<int>(most));
 }
 
 SLAMB_DECL region<std::byte> optimizer_core::plan_buffer(std::uint64_t bytes) {
@@ -78,6 +81,7 @@ SLAMB_DECL void optimizer_core::allocate(consistency_check fields, byte_collecti
   masters.assign_memory(memory, tensors);
   on_->upload(std::as_const(tensors).segments(), memory.view(segments_));
   local.start(*this, memory.view(segments_));
+  shards.start(*this);
   on_->upload_tiles(tensors, memory.view(tiles_));
   on_->upload(tensors.first_tiles(), memory.view(first_tile_));
   rates.start(memory, *on_);
@@ -169,12 +173,36 @@ SLAMB_DECL void optimizer_core::visit_sums(int sums, function_ref<void(std::size
   }
 }
 
-SLAMB_DECL double optimizer_core::total_of_tiles() const {
+SLAMB_DECL void optimizer_core::visit_whole_sums(int sums, function_ref<void(std::size_t, const double*)> visit) {
+  if (!shards.exists()) return visit_sums(sums, visit);
+  const auto count = static_cast<std::size_t>(sums);
+  std::vector<double> of_tensors(std::as_const(tensors).segments().size() * count, 0.0);
+  visit_sums(sums, [&](std::size_t tensor, const double* own) {
+    if (std::as_const(tensors).segments()[tensor].is_counted) std::copy_n(own, count, &of_tensors[tensor * count]);
+  });
+  shards.add_on_host(*this, of_tensors);
+  for (std::size_t tensor = 0; tensor * count < of_tensors.size(); ++tensor) visit(tensor, &of_tensors[tensor * count]);
+}
+
+SLAMB_DECL double optimizer_core::total_of_tiles() {
   std::vector<double> copy;
   double total = 0.0;
   if (is_plan()) return total;
-  for (const double own : results_of_tiles(1, copy)) total += own;
+  if (!shards.exists()) {
+    for (const double own : results_of_tiles(1, copy)) total += own;
+    return total;
+  }
+  visit_sums(1, [&](std::size_t tensor, const double* own) {
+    if (std::as_const(tensors).segments()[tensor].is_counted) total += *own;
+  });
+  shards.add_on_host(*this, {&total, 1});
   return total;
+}
+
+SLAMB_DECL void optimizer_core::add_up_tiles() {
+  if (!shards.exists()) return on_->add_up(sum_of_each_tile(), sums());
+  on_->add_up_counted(whole_view(), sum_of_each_tile(), sums());
+  shards.add(*this, sums());
 }
 
 SLAMB_DECL void optimizer_core::set_gradient_scaling(const gradient_scaling& given) {
@@ -319,7 +347,8 @@ SLAMB_DECL statistics optimizer_core::report() const {
                  .has_diverged = now.agreement.diverged != 0,
                  .gradient_norm = now.has_norm != 0 ? std::optional(now.last_norm) : std::nullopt,
                  .traffic = ranks.counts(),
-                 .comparisons = ranks.comparisons()};
+                 .comparisons = ranks.comparisons(),
+                 .in_shards = ranks.in_shards()};
   phases_.report(all);
   return all;
 }
@@ -355,6 +384,12 @@ SLAMB_DECL void optimizer_core::hash_runtime_options() {
   if (hash == runtime_options_hash_) return;
   runtime_options_hash_ = hash;
   on_->write(&record()->agreement.runtime_options_hash, runtime_options_hash_);
+  if (!shards.exists()) return;
+  hash = 0;  // a rank without elements of a tensor does not know if others have a gradient
+  for (std::size_t i = 0; i < tensors.segments().size(); ++i)
+    if (const segment& s = std::as_const(tensors).segments()[i]; s.is_everywhere && !s.has_gradient) add(i);
+  if (const std::uint64_t options = hash_of_options(); options != constructed_with_) add(options);
+  on_->write(&record()->agreement.shard_options_hash, hash);
 }
 
 SLAMB_DECL std::uint64_t optimizer_core::hash_of_options() const {
@@ -375,10 +410,12 @@ SLAMB_DECL void require_room_for_state(const layout& tensors, const allocator& m
 }
 
 SLAMB_DECL void describe_tensors(const layout& tensors, consistency_check& fields) {
+  constexpr const char* alike = consistency_check::alike;
+  constexpr auto of_shard = consistency_check::among::same_shard;
   for (std::size_t i = 0; i < tensors.segments().size(); ++i) {
     const segment& s = tensors.segments()[i];
     const std::string tensor = "tensor " + std::to_string(i);
-    fields.add_word("the size of " + tensor, s.size);
+    fields.add_word("the size of " + tensor, s.size, alike, of_shard);
     fields.add_word("the bytes of a parameter of " + tensor, size_of(s.data_type));
     fields.add_float("the weight decay of " + tensor, s.weight_decay);
     fields.add_float("the learning-rate factor of " + tensor, s.learning_rate_factor);
@@ -386,9 +423,10 @@ SLAMB_DECL void describe_tensors(const layout& tensors, consistency_check& field
     fields.add_word("the option adapt of " + tensor, s.adapt ? 1 : 0);
     fields.add_word("whether " + tensor + " has at most one dimension", s.one_dimensional ? 1 : 0);
     fields.add_word("the option compress of " + tensor, s.dense ? 0 : 1);  // SLAMB derives it from the fields above
-    fields.add_word("the number of rows of " + tensor, s.rows.size());     // 0: the option is not set
+    fields.add_word("the number of rows of " + tensor, s.rows.size(), alike, of_shard);  // 0: the option is not set
     fields.add_hash("the rows of " + tensor + " that take part",
-                    hash_of({reinterpret_cast<const char*>(s.rows.data()), s.rows.size()}));
+                    hash_of({reinterpret_cast<const char*>(s.rows.data()), s.rows.size()}), alike, of_shard);
+    fields.add_word("the number of the shard of " + tensor, static_cast<std::uint64_t>(s.shard + 1), alike, of_shard);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,24 @@ SLAMB_DECL void require_equal_nodes(const summing_ranks& in_node, const summing_
       " of " + std::to_string(nodes) +
       ". Connect each rank with the ranks that have the same number in the other nodes, and check that collectives "
       "within a node and between nodes sum over all their ranks");
+}
+
+SLAMB_DECL void require_equal_shard_groups(const summing_ranks& in_shards, const summing_ranks& between) {
+  const auto groups = static_cast<std::uint64_t>(between.size), shards = static_cast<std::uint64_t>(in_shards.size);
+  const bool is_one = all_equal(groups << 32U | static_cast<std::uint64_t>(between.rank), in_shards);
+  constexpr std::uint64_t is_none = 0;  // no group has this size
+  const bool are_alike =
+      all_equal(is_one ? shards << 32U | static_cast<std::uint64_t>(in_shards.rank) : is_none, between);
+  if (all_equal(are_alike ? 1 : 0, in_shards) && are_alike) return;
+  throw rank_mismatch_error(
+      "slamb: shard groups must have equal numbers of ranks, and the ranks that exchange must hold the same shard; "
+      "this "
+      "rank is rank " +
+      std::to_string(between.rank) + " of " + std::to_string(between.size) + ", and shard " +
+      std::to_string(in_shards.rank) + " of " + std::to_string(in_shards.size) +
+      ". Give a sharded_communicator the ranks that hold the same shard as its Exchange, in the order of the groups, "
+      "and "
+      "the ranks of the group as its Shards, in the order of shards");
 }
 
 SLAMB_DECL void require_equal_in_nodes(std::span<const std::uint64_t> of_tensor, const summing_ranks& in_node,
@@ -100,7 +119,21 @@ SLAMB_DECL summing_ranks host_ranks::in_node() const {
           })};
 }
 
+SLAMB_DECL summing_ranks host_ranks::in_shards() const {
+  return {ranks_.shard_rank(), ranks_.shard_size(),
+          sum_by([](collectives& ranks, std::span<float> values, any_stream stream) {
+            ranks.all_reduce_in_shards(values, stream);
+          })};
+}
+
 SLAMB_DECL summing_ranks host_ranks::all() const {
+  if (const int shards = ranks_.shard_size(); shards > 1)
+    return {ranks_.rank() * shards + ranks_.shard_rank(), ranks_.size() * shards,
+            sum_by([](collectives& ranks, std::span<float> values, any_stream stream) {
+              ranks.all_reduce_in_shards(values, stream);
+              ranks.all_reduce_sum(values, stream);
+            }),
+            shards};
   if (!ranks_.joins_nodes()) return inter_node();
   return {ranks_.rank() * ranks_.local_size() + ranks_.local_rank(), ranks_.size() * ranks_.local_size(),
           sum_by([](collectives& ranks, std::span<float> values, any_stream stream) {
@@ -114,6 +147,8 @@ SLAMB_DECL void host_ranks::require_sums() const { require_right_results(sums_on
 SLAMB_DECL void host_ranks::require_bytes(byte_collectives called) const {
   require_right_results(bytes_on_trial(id(), called.of_codes, called.of_choices));
 }
+
+SLAMB_DECL void host_ranks::require_gather() const { require_right_results(gather_on_trial(id())); }
 
 SLAMB_DECL rank_id host_ranks::id() const {
   return {ranks_.rank(), ranks_.size(), ranks_.local_rank(), ranks_.local_size(), ranks_.joins_nodes()};
@@ -140,12 +175,64 @@ SLAMB_DECL void host_ranks::require_right_results(const std::vector<probe>& call
   const auto make_one = [this](const probe& p, std::span<std::byte> memory) {
     in_backend(memory, [this, &p](std::span<std::byte> there) { make(p, there); });
   };
-  detail::require_right_results(calls, id(), make_one, all(),
+  detail::require_right_results(calls, id(), make_one, ranks_.shard_size() > 1 ? inter_node() : all(),
                                 [this](const std::string& reason) { ranks_.abort(reason); });
+}
+
+// A shard group as the ranks of a communicator.
+class shards_as_ranks final : public collectives {
+ public:
+  explicit shards_as_ranks(collectives& all) noexcept : all_(all) {}
+
+  int rank() const override { return all_.shard_rank(); }
+  int size() const override { return all_.shard_size(); }
+  void all_reduce_sum(std::span<float> values, any_stream stream) override {
+    all_.all_reduce_in_shards(values, stream);
+  }
+  void broadcast(std::span<std::byte> /*values*/, int /*root*/, any_stream /*stream*/) override {}
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, any_stream stream) override {
+    all_.all_gather_in_shards(mine, all, stream);
+  }
+  void all_to_all(std::span<const std::byte> /*send*/, std::span<std::byte> /*receive*/,
+                  any_stream /*stream*/) override {}
+  bool has(collective kind) const override { return kind == collective::all_reduce || kind == collective::all_gather; }
+  bool joins_nodes() const noexcept override { return false; }
+  int local_rank() const override { return 0; }
+  int local_size() const override { return 1; }
+  void all_reduce_in_node(std::span<float> /*values*/, any_stream /*stream*/) override {}
+  void wait(any_stream stream) const override { all_.wait(stream); }
+  void check() override { all_.check(); }
+  void abort(const std::string& reason) override { all_.abort(reason); }
+  const std::type_info& type() const noexcept override { return all_.type(); }
+  void* held() noexcept override { return all_.held(); }
+
+ private:
+  collectives& all_;
+};
+
+// The same with shards. The ranks of one group learn from a failure in another by `abort`.
+SLAMB_DECL void require_consistent_shards(const consistency_check& fields, collectives& ranks, const machine& on,
+                                          byte_collectives called) {
+  const host_ranks all(ranks, on);
+  shards_as_ranks group(ranks);
+  try {
+    require_equal_shard_groups(all.in_shards(), all.inter_node());
+    host_ranks(group, on).require_sums();
+    all.require_sums();
+    fields.require(all.all());
+    host_ranks(group, on).require_gather();
+    all.require_bytes(called);
+  } catch (const rank_mismatch_error&) {
+    throw;  // on every rank
+  } catch (const std::exception& failure) {
+    ranks.abort(failure.what());
+    throw;
+  }
 }
 
 SLAMB_DECL void require_consistent_ranks(const consistency_check& fields, collectives& ranks, const machine& on,
                                          byte_collectives called) {
+  if (ranks.shard_size() > 1) return require_consistent_shards(fields, ranks, on, called);
   const host_ranks all(ranks, on);
   if (ranks.joins_nodes()) require_equal_nodes(all.in_node(), all.inter_node());
   all.require_sums();
@@ -177,6 +264,10 @@ SLAMB_DECL void rank_agreement::compare_before_step(optimizer_core& core, const 
   } else if (is_due(next_in_node_) && core.ranks.local_size() > 1) {
     hash_parameters(core, fingerprint_of_parameters{}, hashed_values::parameters_in_node);
     next_in_node_ = ended_ + 1 + every_;
+  }
+  if (!is_in_first_ && is_due(next_of_copies_)) {
+    compare_copies(core);
+    next_of_copies_ = ended_ + 1 + every_;
   }
 }
 
@@ -227,7 +318,7 @@ SLAMB_DECL void rank_agreement::compare_next() noexcept {
   has_equal_parameters_ = false;
   anchor_ = nullptr;
   ended_ = looked_before_ = 0;
-  next_ = next_in_node_ = every_;
+  next_ = next_in_node_ = next_of_copies_ = every_;
 }
 
 SLAMB_DECL void rank_agreement::forget_difference(optimizer_core& core, bool is_other_run) {
@@ -270,6 +361,7 @@ SLAMB_DECL void rank_agreement::require_alike(optimizer_core& core, comparing_ca
                                 2 * static_cast<std::uint64_t>(call) + (has_equal_parameters ? 1U : 0U)}});
   if (!has_equal_parameters && looks_at_parameters && core.ranks.local_size() > 1)
     hash_parameters(core, fingerprint_of_parameters{}, hashed_values::parameters_in_node);
+  if (looks_at_parameters) compare_copies(core);
   if (is_step)
     core.begin_step();
   else
@@ -289,6 +381,7 @@ SLAMB_DECL void rank_agreement::require_alike(optimizer_core& core, comparing_ca
     ranks.all_reduce_sum_with_header(header, header.size(), stream);
     core.on().invoke({read_sum_header{core.record(), header.data(), ranks.size()}});
   }
+  core.shards.agree(core, shard_call::first_comparison);
   if (core.read(&core.record()->agreement.diverged) != 0) throw_difference(core, call, replicas_are_equal);
 }
 
@@ -299,6 +392,13 @@ SLAMB_DECL void rank_agreement::hash_parameters(const optimizer_core& core, cons
   core.on().run(fingerprint, model, core.all_tiles(), core.sums());
   core.on().add_up(core.sum_of_each_tile(), core.sums());
   core.on().invoke({keep_hash{core.record(), kept_as, core.sums()}});
+}
+
+// Copies of a tensor are equal in a shard group even where the parameters of the groups differ.
+SLAMB_DECL void rank_agreement::compare_copies(optimizer_core& core) {
+  if (!core.shards.has_copies()) return;
+  core.on().run(fingerprint_of_parameters{}, core.unskipped_view(), core.all_tiles(), core.sums());
+  core.shards.compare(core, core.sum_of_each_tile());
 }
 
 SLAMB_DECL void rank_agreement::keep_selection(const optimizer_core& core) const {

@@ -174,7 +174,9 @@ SLAMB_DECL rank_agreement::equality recipe_base::replicas_are_equal() {
   return [this] { return !replicas_differ(); };
 }
 
-SLAMB_DECL state_owner recipe_base::owner() const { return {core_->ranks.rank(), core_->ranks.size(), core_->ranks}; }
+SLAMB_DECL state_owner recipe_base::owner() const {
+  return {core_->ranks.rank(), core_->ranks.size(), core_->ranks, core_->ranks.shard_rank(), core_->ranks.shard_size()};
+}
 
 // The state, then the parameters: as they are read, so the master copies of those of sixteen bits.
 SLAMB_DECL void recipe_base::visit_all(const state_visitor& part) {
@@ -223,6 +225,7 @@ SLAMB_DECL void recipe_base::exchange_rest_and_finish() {
   core_->local.reduce(*core_);
   core_->agreement.require_not_diverged(*core_, replicas_are_equal());  // known already if there is one node
   exchange(core_->overlap.rest(core_->tensors));
+  core_->shards.agree(*core_);
   finish();
   core_->agreement.require_not_diverged(*core_, replicas_are_equal());
 }

@@ -20,18 +20,19 @@ SLAMB_DECL dry_run::dry_run(const plan_maker& make, std::span<const plan::tensor
   const element_type of_data = type_of(world.stored.data), of_gradient = type_of(world.stored.gradient);
   std::vector<region<std::byte>> arrays;
   for (const plan::tensor_shape& t : tensors) {
-    arrays.push_back(model_.plan("parameters", t.size, size_of(of_data)));
-    arrays.push_back(model_.plan("gradients", t.size, size_of(of_gradient)));
+    arrays.push_back(model_.plan("parameters", world.own_size(t), size_of(of_data)));
+    arrays.push_back(model_.plan("gradients", world.own_size(t), size_of(of_gradient)));
   }
   model_.allocate(reserving_allocator());
   std::vector<parameter> all;
   for (std::size_t i = 0; i < tensors.size(); ++i)
     all.push_back({.data = {model_.view(arrays[2 * i]).data(), of_data},
                    .gradient = {model_.view(arrays[2 * i + 1]).data(), of_gradient},
-                   .size = tensors[i].size,
+                   .size = world.own_size(tensors[i]),
                    .dimensions = tensors[i].dimensions,
-                   .options = {.compress = tensors[i].compress}});
-  recipe_ = make(all, any_communicator<host_stream>(silent_ranks(world.ranks, world.value_bytes)), work_);
+                   .options = {.compress = tensors[i].compress},
+                   .whole_size = tensors[i].size});
+  recipe_ = make(all, any_communicator<host_stream>(silent_ranks(world.ranks, world.value_bytes, world.shards)), work_);
   work_.bytes = 0.0;
   work_.launches = 0;
 }
@@ -53,7 +54,7 @@ SLAMB_DECL step_cost dry_run::cost() const {
     throw std::logic_error(
         "slamb: a recipe has skipped a planned step; in a plan all arrays are 0, so no value that a step reads may "
         "make it skip");
-  return {all.traffic, work_.bytes, work_.launches};
+  return {all.traffic, work_.bytes, work_.launches, all.in_shards};
 }
 
 SLAMB_DECL planned_steps::planned_steps(plan_maker make, std::span<const plan::tensor_shape> tensors,
@@ -124,7 +125,8 @@ SLAMB_DECL void planned_steps::take(std::uint64_t t) {
   const step_cost before = run->cost();
   run->walk_to(t);
   const step_cost after = run->cost();
-  of_single_ = {after.traffic - before.traffic, after.bytes - before.bytes, after.launches - before.launches};
+  of_single_ = {after.traffic - before.traffic, after.bytes - before.bytes, after.launches - before.launches,
+                after.in_shards - before.in_shards};
   single_ = std::move(run);
 }
 

@@ -1,0 +1,212 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slamb/core/error.hpp"
+#include "slamb/detail/ranks/agreement.hpp"
+#include "slamb/optimizer/detail/optimizer_core.hpp"
+#include "slamb/optimizer/detail/rank_agreement.hpp"
+#include "slamb/optimizer/detail/shard_group.hpp"
+
+namespace slamb::detail {
+
+// What the ranks of a shard group have of each tensor.
+class shard_table {
+ public:
+  shard_table(const layout& tensors, const summing_ranks& group)
+      : ranks_(static_cast<std::size_t>(group.size)), tensors_(tensors.segments().size()) {
+    std::vector<std::uint64_t> own;
+    for (const segment& s : tensors.segments()) {
+      own.push_back(s.size);
+      own.push_back(static_cast<std::uint64_t>(s.shard + 1));
+    }
+    const rank_table of_ranks(group, own);
+    for (std::size_t rank = 0; rank < ranks_; ++rank)
+      for (std::size_t i = 0; i < tensors_; ++i) {
+        sizes_.push_back(of_ranks.sent_word(rank, 2 * i));
+        numbers_.push_back(of_ranks.sent_word(rank, 2 * i + 1));
+      }
+  }
+
+  // The first rank with the same elements.
+  std::size_t holder(std::size_t rank, std::size_t tensor) const {
+    std::size_t first = 0;
+    while (first != rank && (number(first, tensor) == 0 || number(first, tensor) != number(rank, tensor))) ++first;
+    return first;
+  }
+  whole_tensor whole(std::size_t rank, std::size_t tensor) const {
+    whole_tensor all{.is_counted = holder(rank, tensor) == rank};
+    for (std::size_t r = 0; r < ranks_; ++r) {
+      const bool is_counted = holder(r, tensor) == r;
+      if (is_counted) all.size += size(r, tensor);
+      if (!is_counted) all.is_copied = true;
+      if (size(r, tensor) == 0) all.is_everywhere = false;
+    }
+    return all;
+  }
+  // What is wrong with this rank's part of a tensor; empty: nothing.
+  // @param whole_size  elements of the whole tensor; 0: not given
+  std::string wrong(std::size_t rank, std::size_t tensor, std::uint64_t whole_size) const {
+    if (number(rank, tensor) > ranks_)
+      return "has shard = " + std::to_string(number(rank, tensor) - 1) + ", but the shard group has " +
+             std::to_string(ranks_) + " ranks; parameter::shard must be less, or negative";
+    const std::size_t first = holder(rank, tensor);
+    if (size(first, tensor) != size(rank, tensor))
+      return "has " + std::to_string(size(rank, tensor)) + " elements and the number " +
+             std::to_string(number(rank, tensor) - 1) + " of a shard that has " + std::to_string(size(first, tensor)) +
+             " elements on shard rank " + std::to_string(first) +
+             "; ranks with the same parameter::shard must have the same elements";
+    if (const std::uint64_t all = whole(rank, tensor).size; whole_size != 0 && whole_size != all)
+      return "has whole_size = " + std::to_string(whole_size) + ", but its shards have " + std::to_string(all) +
+             " elements in all; give the optimizer the ranks that hold the whole tensor as shard group, and tell "
+             "copies of "
+             "the same elements by parameter::shard";
+    return {};
+  }
+
+ private:
+  std::uint64_t size(std::size_t rank, std::size_t tensor) const { return sizes_[rank * tensors_ + tensor]; }
+  std::uint64_t number(std::size_t rank, std::size_t tensor) const { return numbers_[rank * tensors_ + tensor]; }
+
+  std::size_t ranks_, tensors_;
+  std::vector<std::uint64_t> sizes_;    // [ranks][tensors]
+  std::vector<std::uint64_t> numbers_;  // [ranks][tensors] parameter::shard + 1; 0: no other rank has these elements
+};
+
+// Throws on all ranks if one of them has a tensor that cannot be right.
+SLAMB_DECL void require_right_shards(const shard_table& table, std::span<const segment> tensors, std::size_t rank,
+                                     const summing_ranks& all) {
+  std::uint64_t first = 0;
+  std::string wrong;
+  for (std::size_t i = 0; i < tensors.size() && wrong.empty(); ++i)
+    if (wrong = table.wrong(rank, i, tensors[i].whole_size); !wrong.empty()) first = i + 1;
+  const rank_table of_ranks(all, std::span(&first, 1), 2);
+  for (std::size_t r = 0; r < static_cast<std::size_t>(all.size); ++r) {
+    const std::uint64_t found = of_ranks.sent_word(r, 0);
+    if (found == 0) continue;
+    synchronize_before_throwing(all);
+    throw rank_mismatch_error(
+        "slamb: tensor " + std::to_string(wrong.empty() ? found - 1 : first - 1) + " " +
+        (wrong.empty() ? "of " + all.name_of(r) + " does not fit those of its shard group; that rank says why"
+                       : wrong));
+  }
+}
+
+SLAMB_DECL void shard_group::find(optimizer_core& core) {
+  size_ = core.ranks.shard_size();
+  tensors_ = std::as_const(core.tensors).segments().size();
+  const auto rank = static_cast<std::size_t>(core.ranks.shard_rank());
+  if (size_ < 1 || core.ranks.shard_rank() < 0 || core.ranks.shard_rank() >= size_)
+    throw std::invalid_argument("slamb: the communicator says it is shard " + std::to_string(core.ranks.shard_rank()) +
+                                " of " + std::to_string(size_) + "; shards must be 0 … size − 1");
+  const std::span<const segment> tensors = std::as_const(core.tensors).segments();
+  std::vector<whole_tensor> whole;
+  if (!exists()) {
+    for (std::size_t i = 0; i < tensors_; ++i) {
+      const segment& s = tensors[i];
+      constexpr const char* remedy =
+          ", but the Communicator has no shard group; give the optimizer a sharded_communicator";
+      if (s.shard > 0) throw_sentence({"tensor ", i, " has shard = ", std::uint64_t(s.shard), remedy});
+      if (s.whole_size != 0 && s.whole_size != s.size)
+        throw_sentence({"tensor ", i, " has ", s.size, " elements and whole_size = ", s.whole_size, remedy});
+      whole.push_back({.size = s.size});
+    }
+    return core.tensors.set_whole(whole);
+  }
+  if (core.is_plan()) {  // all shards are as large as this one
+    for (const segment& s : tensors)
+      whole.push_back({.size = s.whole_size != 0 ? s.whole_size
+                               : s.shard < 0     ? s.size * static_cast<std::uint64_t>(size_)
+                                                 : s.size,
+                       .is_copied = s.shard >= 0});
+    return core.tensors.set_whole(whole);
+  }
+  const host_ranks ranks(core.ranks.wrapped(), core.on());
+  require_equal_shard_groups(ranks.in_shards(), ranks.inter_node());
+  const summing_ranks all = ranks.all();
+  consistency_check("", tensors_).require(all);
+  const shard_table table(core.tensors, ranks.in_shards());
+  require_right_shards(table, tensors, rank, all);
+  for (std::size_t i = 0; i < tensors_; ++i) {
+    whole.push_back(table.whole(rank, i));
+    has_copies_ = has_copies_ || whole.back().is_copied;
+  }
+  core.tensors.set_whole(whole);
+  if (!has_copies_) return;
+  for (std::size_t r = 0; r < static_cast<std::size_t>(size_); ++r)
+    for (std::size_t i = 0; i < tensors_; ++i) holders_.push_back(static_cast<std::uint32_t>(table.holder(r, i)));
+}
+
+SLAMB_DECL void shard_group::plan(optimizer_core& core, int results) {
+  if (!exists()) return;
+  const auto ranks = static_cast<std::uint64_t>(size_);
+  const std::uint64_t each = std::max<std::uint64_t>(tensors_, 1) * static_cast<std::uint64_t>(results);
+  own_ = core.memory.plan<double>("shard group", each);
+  all_ = core.memory.plan<double>("shard group", ranks * each);
+  own_message_ = core.memory.plan<shard_message>("shard group", 1);
+  messages_ = core.memory.plan<shard_message>("shard group", ranks);
+  own_holders_ = core.memory.plan<std::uint32_t>("shard group", has_copies_ ? tensors_ : 0);
+}
+
+SLAMB_DECL void shard_group::start(const optimizer_core& core) const {
+  if (!has_copies_) return;
+  const auto rank = static_cast<std::size_t>(core.ranks.shard_rank());
+  core.on().upload(std::span(holders_).subspan(rank * tensors_, tensors_), core.memory.view(own_holders_));
+}
+
+SLAMB_DECL double* shard_group::own(const optimizer_core& core) const noexcept { return core.memory.view(own_).data(); }
+SLAMB_DECL double* shard_group::all(const optimizer_core& core) const noexcept { return core.memory.view(all_).data(); }
+
+SLAMB_DECL void shard_group::gather(optimizer_core& core, int results) const {
+  const std::size_t values = tensors_ * static_cast<std::size_t>(results);
+  if (values == 0) return;
+  core.ranks.all_gather_in_shards(
+      std::as_bytes(core.memory.view(own_).first(values)),
+      std::as_writable_bytes(core.memory.view(all_).first(static_cast<std::size_t>(size_) * values)),
+      core.on().stream());
+}
+
+SLAMB_DECL void shard_group::add(optimizer_core& core, double* value) const {
+  if (!exists()) return;
+  core.ranks.all_gather_in_shards(std::as_bytes(std::span<const double>(value, 1)),
+                                  std::as_writable_bytes(core.memory.view(all_).first(static_cast<std::size_t>(size_))),
+                                  core.on().stream());
+  core.on().invoke({add_shards{all(core), size_, value}});
+}
+
+SLAMB_DECL void shard_group::add_on_host(optimizer_core& core, std::span<double> values) const {
+  if (!exists() || values.empty() || core.is_plan()) return;
+  const std::span<double> mine = core.memory.view(own_).first(values.size());
+  const std::span<double> of_all = core.memory.view(all_).first(static_cast<std::size_t>(size_) * values.size());
+  core.on().upload(std::span<const double>(values), mine);
+  core.ranks.all_gather_in_shards(std::as_bytes(mine), std::as_writable_bytes(of_all), core.on().stream());
+  std::vector<double> received(of_all.size());
+  core.on().download(std::as_bytes(of_all), std::as_writable_bytes(std::span(received)), core.ranks);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = 0.0;
+    for (std::size_t shard = 0; shard < static_cast<std::size_t>(size_); ++shard)
+      values[i] += received[shard * values.size() + i];
+  }
+}
+
+SLAMB_DECL void shard_group::agree(optimizer_core& core, shard_call call) const {
+  if (!exists()) return;
+  const std::span<shard_message> own = core.memory.view(own_message_), all = core.memory.view(messages_);
+  core.on().invoke({write_shard_message{core.record(), own.data(), static_cast<std::uint64_t>(call)}});
+  core.ranks.all_gather_in_shards(std::as_bytes(own), std::as_writable_bytes(all), core.on().stream());
+  core.on().invoke({read_shard_messages{core.record(), all.data(), size_}});
+}
+
+SLAMB_DECL void shard_group::compare(optimizer_core& core, std::span<const double> sums) const {
+  if (!has_copies_) return;
+  core.on().add_up_tensors(core.whole_view(), sums, core.memory.view(own_).first(tensors_));
+  gather(core, 1);
+  core.on().invoke({compare_copies{core.record(), own(core), all(core), core.memory.view(own_holders_).data(), tensors_,
+                                   static_cast<std::uint32_t>(core.ranks.rank())}});
+}
+
+}  // namespace slamb::detail

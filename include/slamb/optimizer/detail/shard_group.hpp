@@ -1,0 +1,77 @@
+// The ranks that hold the shards of one model: sums over whole tensors, and the steps that all of them skip.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "slamb/core/config.hpp"
+#include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/pass/step_calls.hpp"
+
+namespace slamb::detail {
+
+class optimizer_core;
+
+/// The calls in which the ranks of a shard group tell each other what must be equal.
+enum class shard_call : std::uint64_t { step, following_exchange, first_comparison };
+
+/// The shard group of an optimizer. Without one, or with one shard, nothing exists and no function does anything.
+///
+/// Each of its sums is one all_gather within the group, of a few doubles for each tensor, which every rank adds in the order of the
+/// shards: so the sums have the same bits on all of them.
+class shard_group {
+ public:
+  /// Finds out what the whole tensors are, and tells the layout. Collective over all ranks of all groups.
+  /// @throws rank_mismatch_error, on every rank, if groups differ in size, or ranks in the number of tensors; if a number of a shard
+  ///         is out of range, or copies differ in size
+  void find(optimizer_core& core);
+
+  /// Plans memory for up to `results` sums and maxima of each tensor.
+  void plan(optimizer_core& core, int results);
+  /// Copies the tables, once memory is allocated.
+  void start(const optimizer_core& core) const;
+
+  bool exists() const noexcept { return size_ > 1; }
+  int size() const noexcept { return size_; }
+  /// True if some ranks have the same elements of a tensor.
+  bool has_copies() const noexcept { return has_copies_; }
+  /// The first rank of the group that has the same elements of a tensor as `rank`.
+  std::size_t holder_of(std::size_t rank, std::size_t tensor) const noexcept {
+    return holders_[rank * tensors_ + tensor];
+  }
+
+  /// [tensors][results] this rank's results of each tensor, in the backend's memory.
+  double* own(const optimizer_core& core) const noexcept;
+  /// [shards][tensors][results] those of all ranks, after `gather`.
+  double* all(const optimizer_core& core) const noexcept;
+  /// Gathers `results` of each tensor.
+  void gather(optimizer_core& core, int results) const;
+
+  /// Adds up a value of each rank, in the backend's memory. Takes a collective.
+  void add(optimizer_core& core, double* value) const;
+  /// Adds up some values of each tensor, or fewer, in host memory. Takes a collective, and waits.
+  void add_on_host(optimizer_core& core, std::span<double> values) const;
+
+  /// All ranks skip the step if one of them must, or if they have diverged. To be called when the exchange of a step is done, and
+  /// before it changes anything.
+  void agree(optimizer_core& core, shard_call call = shard_call::step) const;
+
+  /// Compares the copies of tensors that several ranks have. Ranks that differ have then diverged.
+  /// @param sums  [tiles] the fingerprints of the parameters
+  void compare(optimizer_core& core, std::span<const double> sums) const;
+
+ private:
+  int size_ = 1;
+  std::size_t tensors_ = 0;
+  bool has_copies_ = false;
+  std::vector<std::uint32_t> holders_;  // [shards][tensors]
+  region<double> own_;
+  region<double> all_;
+  region<shard_message> own_message_;
+  region<shard_message> messages_;
+  region<std::uint32_t> own_holders_;  // [tensors]
+};
+
+}  // namespace slamb::detail
