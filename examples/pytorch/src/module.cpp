@@ -116,6 +116,7 @@ struct tensor {
   bool adapt = true;
   bool compress = true;
   int shard = -1;
+  std::uint64_t whole_size = 0;
 };
 
 nb::dict to_dict(const slamb::traffic_counts& counts) {
@@ -310,7 +311,8 @@ class optimizer {
            .dimensions = t.dimensions,
            .options = {.weight_decay = t.weight_decay, .adapt = t.adapt, .compress = t.compress, .group = t.group},
            .master = reinterpret_cast<float*>(masters[i]),
-           .shard = t.shard});
+           .shard = t.shard,
+           .whole_size = static_cast<std::size_t>(t.whole_size)});
     }
     rank_communicator joined = communicator_of(std::move(ranks), shards);
     const nb::gil_scoped_release released;  // ranks compare themselves
@@ -417,10 +419,12 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
                       std::to_string(SLAMB_VERSION_PATCH);
 
   nb::class_<tensor>(m, "Tensor", "A tensor's description: number of elements, type, dimensions, and options.")
-      .def(nb::init<std::uint64_t, std::string, int, double, int, bool, bool, int>(), "size"_a, "type"_a,
+      .def(nb::init<std::uint64_t, std::string, int, double, int, bool, bool, int, std::uint64_t>(), "size"_a, "type"_a,
            "dimensions"_a, "weight_decay"_a, "group"_a, "adapt"_a, "compress"_a, "shard"_a = -1,
-           "size: of this rank's part; dimensions: of the whole tensor. shard: the number of the part, equal on ranks "
-           "that hold the same elements, or -1 if no other rank of the shard group holds them.");
+           "whole_size"_a = 0,
+           "size: of this rank's part; dimensions and whole_size: of the whole tensor, 0 if its size is not known. shard: "
+           "the number of the part, equal on ranks that hold the same elements, or -1 if no other rank of the shard group "
+           "holds them.");
 
   nb::class_<optimizer>(m, "Optimizer", "An optimizer over tensors that the caller keeps alive.")
       .def(nb::init<const std::string&, const std::string&, const std::string&, const std::vector<tensor>&,

@@ -13,9 +13,9 @@ class Tensor:
     A tensor's description: number of elements, type, dimensions, and options.
     """
 
-    def __init__(self, size: int, type: str, dimensions: int, weight_decay: float, group: int, adapt: bool, compress: bool, shard: int = -1) -> None:
+    def __init__(self, size: int, type: str, dimensions: int, weight_decay: float, group: int, adapt: bool, compress: bool, shard: int = -1, whole_size: int = 0) -> None:
         """
-        size: of this rank's part; dimensions: of the whole tensor. shard: the number of the part, equal on ranks that hold the same elements, or -1 if no other rank of the shard group holds them.
+        size: of this rank's part; dimensions and whole_size: of the whole tensor, 0 if its size is not known. shard: the number of the part, equal on ranks that hold the same elements, or -1 if no other rank of the shard group holds them.
         """
 
 class Optimizer:

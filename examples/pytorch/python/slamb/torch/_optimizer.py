@@ -26,7 +26,7 @@ from slamb.torch._options import FIXED_KEYS, checked_options, options_of, requir
 from slamb.torch._part import OWN_KEYS, Part
 from slamb.torch._ranks import AllRanks, Ranks, group_of, is_initialized
 from slamb.torch._shards import Groups, Piece, groups_of_parameters, holders_of, is_row, piece_of
-from slamb.torch._tensors import Strides, Tensors, is_flattened, is_lazy, is_sharded, require_separate
+from slamb.torch._tensors import Strides, is_flattened, is_lazy, require_separate
 
 _parameters_of = operator.itemgetter("params")
 

@@ -481,6 +481,7 @@ class Part:
                 groups[number]["adapt"],
                 groups[number]["compress"],
                 piece.number,
+                piece.size,
             )
             for p, type_name, piece, number in zip(tensors.parameters, tensors.types, self.pieces, self.group_of_members)
         ]

@@ -7,6 +7,7 @@ are plain tensors of one dimension: each is a piece of a parameter that FSDP1 ha
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -29,6 +30,11 @@ class Piece(NamedTuple):
 
     shape: tuple[int, ...]  #: of the whole parameter; -1 for sizes that are not known
     number: int  #: equal on ranks of the shard group that have the same elements; -1: no other rank has them
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the whole parameter; 0 if it is not known."""
+        return 0 if -1 in self.shape else math.prod(self.shape)
 
 
 class _Holders(NamedTuple):
@@ -123,6 +129,8 @@ def piece_of(
     :raises ValueError: if the shard group does not hold it
     """
     shape = tuple(p.shape) if its is None else its.shape
+    if is_flattened(p) and (its is None or is_row(p)):
+        shape = (-1,)
     if dimensions is not None and dimensions != len(shape):
         shape = (-1,) * dimensions
     if shard_group is None:
