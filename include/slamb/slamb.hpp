@@ -88,12 +88,12 @@ using ::slamb::absolute, ::slamb::adamw, ::slamb::allocator, ::slamb::any_commun
     ::slamb::rank_options, ::slamb::rescaled_trust_ratio, ::slamb::rescaling, ::slamb::residual,
     ::slamb::restore_options, ::slamb::rounded_product, ::slamb::run_ranks, ::slamb::sampling, ::slamb::save_options,
     ::slamb::scale_sharing, ::slamb::segment_scale, ::slamb::select, ::slamb::selection, ::slamb::self_communicator,
-    ::slamb::set_bit, ::slamb::sign, ::slamb::slamb_by_differences, ::slamb::slamb_options, ::slamb::sparsifier,
-    ::slamb::square_root, ::slamb::statistics, ::slamb::tensor_options, ::slamb::tensor_properties,
-    ::slamb::thread_communicator, ::slamb::thread_group, ::slamb::thread_options, ::slamb::to_real, ::slamb::to_word,
-    ::slamb::top_k, ::slamb::traffic, ::slamb::traffic_counts, ::slamb::trust_ratio, ::slamb::two_sided,
-    ::slamb::unit_trust_ratio, ::slamb::update_terms, ::slamb::variance_schedule, ::slamb::warm_up_schedule,
-    ::slamb::word_of, ::slamb::zero_one_adam, ::slamb::zero_one_adam_options;
+    ::slamb::set_bit, ::slamb::sharded_communicator, ::slamb::sign, ::slamb::slamb_by_differences,
+    ::slamb::slamb_options, ::slamb::sparsifier, ::slamb::square_root, ::slamb::statistics, ::slamb::tensor_options,
+    ::slamb::tensor_properties, ::slamb::thread_communicator, ::slamb::thread_group, ::slamb::thread_options,
+    ::slamb::to_real, ::slamb::to_word, ::slamb::top_k, ::slamb::traffic, ::slamb::traffic_counts, ::slamb::trust_ratio,
+    ::slamb::two_sided, ::slamb::unit_trust_ratio, ::slamb::update_terms, ::slamb::variance_schedule,
+    ::slamb::warm_up_schedule, ::slamb::word_of, ::slamb::zero_one_adam, ::slamb::zero_one_adam_options;
 #if defined(SLAMB_DEVICE_COMPILER)
 using ::slamb::cuda_backend, ::slamb::cuda_error, ::slamb::cuda_thread_communicator;
 #endif

@@ -32,6 +32,11 @@ struct byte_source {
 struct save_options {
   bool with_parameters =
       false;  ///< also saves this rank's parameters, so that a training can continue from the state alone
+  /// With a shard group: saves the state of the whole tensors, which can be loaded with any number of shards, and without shards. All
+  /// ranks of the group call it together, and the sink of the first receives the state; those of the others receive nothing. The parts of
+  /// a tensor lie end to end, in the order of `parameter::shard`. Compression errors are not saved: without shards, load the state with
+  /// `from_other_ranks` if the optimizer has some.
+  bool whole_tensors = false;
 };
 
 /// Options of restoring a state.
@@ -43,6 +48,8 @@ struct restore_options {
   bool from_other_ranks = false;
   /// Also restores the parameters, if the state has them. False: leaves them to the caller.
   bool parameters = true;
+  /// With a shard group: the state is one of whole tensors, and each rank takes its part of them. Compression errors then start at zero.
+  bool whole_tensors = false;
 };
 
 }  // namespace slamb

@@ -94,6 +94,7 @@ class sparse_exchange {
     if (settings.beta3) {
       discount_ = discounts_by_age(*settings.beta3);
       discounts_ = context.memory.template plan<float>("discounts by age", discount_.size());
+      keeps_age_ = !capability::has_age<selection_type>;
       if constexpr (!capability::has_age<selection_type>)
         age_ = context.memory.template plan<age_type>("age", context.tensors.state_elements());
     }
@@ -174,7 +175,8 @@ class sparse_exchange {
   std::span<float> buffer(const Context& context) const noexcept { return payload_in(context.memory.view(payload_)); }
 
   void visit_state(const Context& context, const state_visitor& part) const {
-    part("age", std::as_writable_bytes(context.memory.view(age_)), state_part::common);
+    part("age", std::as_writable_bytes(context.memory.view(age_)), state_part::common,
+         of_elements{keeps_age_ ? sizeof(age_type) : 0});
   }
 
  private:
@@ -221,6 +223,7 @@ class sparse_exchange {
 
   selector_type selector_;
   codes_of_payload<Compressor, keeps_error_apart, Context> codes_;
+  bool keeps_age_ = false;
   std::uint64_t columns_ = 1;
   std::uint64_t largest_ = 0;  // most elements of a payload
   std::vector<float> discount_;

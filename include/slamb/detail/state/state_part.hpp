@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -28,33 +29,56 @@ enum class state_part {
 /// values. The hash detects bytes that have changed; a rule detects values that were written wrongly.
 using state_rule = std::function<void(std::span<const std::byte> saved)>;
 
+/// Tells that a part has numbers of elements, so that the parts of shards make up one of whole tensors.
+struct of_elements {
+  static constexpr std::size_t all_tensors = std::numeric_limits<std::size_t>::max();
+
+  std::size_t bytes = 0;             ///< of a number; 0: the part does not belong to elements
+  std::size_t tensor = all_tensors;  ///< the one tensor, or all of them, at the places of state arrays
+};
+
 template <class Visit>
 concept visits_parts = std::is_invocable_v<Visit&, std::string_view, std::span<std::byte>, state_part>;
 template <class Visit>
 concept visits_parts_with_rules =
     !visits_parts<Visit> &&
     std::is_invocable_v<Visit&, std::string_view, std::span<std::byte>, state_part, const state_rule&>;
+template <class Visit>
+concept visits_elements = std::is_invocable_v < Visit&,
+        std::string_view, std::span<std::byte>, state_part,
+const state_rule&, const of_elements& > ;
 
 /// A function that is called for each part of a state, with its name, its bytes in the backend's memory or in host memory, its
-/// kind, and its rule if it has one.
+/// kind, its rule if it has one, and the elements that it belongs to.
 class state_visitor {
  public:
   /// @param visit  visit(name, bytes, whose)
   template <visits_parts Visit>
   state_visitor(Visit visit)  // NOLINT(google-explicit-constructor): converts from any function
       : visit_([visit = std::move(visit)](std::string_view name, std::span<std::byte> bytes, state_part whose,
-                                          const state_rule& /*rule*/) mutable { visit(name, bytes, whose); }) {}
+                                          const state_rule& /*rule*/,
+                                          const of_elements& /*of*/) mutable { visit(name, bytes, whose); }) {}
   /// @param visit  visit(name, bytes, whose, rule)
   template <visits_parts_with_rules Visit>
+  state_visitor(Visit visit)  // NOLINT(google-explicit-constructor)
+      : visit_([visit = std::move(visit)](std::string_view name, std::span<std::byte> bytes, state_part whose,
+                                          const state_rule& rule,
+                                          const of_elements& /*of*/) mutable { visit(name, bytes, whose, rule); }) {}
+  /// @param visit  visit(name, bytes, whose, rule, of)
+  template <visits_elements Visit>
   state_visitor(Visit visit) : visit_(std::move(visit)) {}  // NOLINT(google-explicit-constructor)
 
-  void operator()(std::string_view name, std::span<std::byte> bytes, state_part whose,
-                  const state_rule& rule = {}) const {
-    visit_(name, bytes, whose, rule);
+  void operator()(std::string_view name, std::span<std::byte> bytes, state_part whose, const state_rule& rule = {},
+                  const of_elements& of = {}) const {
+    visit_(name, bytes, whose, rule, of);
+  }
+  /// A part of elements.
+  void operator()(std::string_view name, std::span<std::byte> bytes, state_part whose, const of_elements& of) const {
+    visit_(name, bytes, whose, {}, of);
   }
 
  private:
-  std::function<void(std::string_view, std::span<std::byte>, state_part, const state_rule&)> visit_;
+  std::function<void(std::string_view, std::span<std::byte>, state_part, const state_rule&, const of_elements&)> visit_;
 };
 
 /// The bytes of a value in host memory.

@@ -17,6 +17,8 @@ class array_scales {
   /// The optimizer has an array of this name, in blocks.
   late_region<float> plan(arena& memory, const char* array);
 
+  bool exist() const noexcept { return !all_.empty(); }
+
   /// Plans the memory, once the tiles are final.
   void plan_memory(arena& memory, const layout& tensors) const;
 

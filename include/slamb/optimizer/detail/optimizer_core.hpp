@@ -170,6 +170,8 @@ class optimizer_core {
 
   /// Calls part(name, bytes, state_part) for each part of the lasting state.
   void visit_state(const state_visitor& part) const;
+  /// The state that is visited next is one of whole tensors, or of shards again.
+  void visit_whole_tensors(bool on) noexcept { visits_whole_ = on; }
 
   /// Replaces the number of steps taken, and with it their history, which other ranks may not have had. Waits.
   void set_steps(std::uint64_t taken);
@@ -224,6 +226,7 @@ class optimizer_core {
   std::vector<segment> changed_;  // only in point_at(), which need not allocate again
   std::uint64_t constructed_with_ = 0;
   std::uint64_t runtime_options_hash_ = 0;
+  bool visits_whole_ = false;    // the state is one of whole tensors
   bool gradients_vary_ = false;  // launches of captured steps write pointers to gradients
   region<segment> segments_;
   region<tile> tiles_;

@@ -23,6 +23,7 @@
 #include "slamb/optimizer/detail/optimizer_core.hpp"
 #include "slamb/optimizer/detail/settings.hpp"
 #include "slamb/optimizer/detail/state_arrays.hpp"
+#include "slamb/optimizer/detail/state_of_shards.hpp"
 #include "slamb/optimizer/optimizer.hpp"
 
 namespace slamb::detail {
@@ -104,7 +105,8 @@ class recipe_base : public recipe {
  private:
   rank_agreement::equality replicas_are_equal();
   state_owner owner() const;
-  void visit_all(const state_visitor& part);
+  const whole_state* whole_tensors(bool asked, const char* call, std::optional<state_of_shards>& whole) const;
+  void visit_all(const state_visitor& part, const whole_state* whole);
   void require_usable(const char* call) const;
   void require_ready(const char* call) const;
   void take_step();

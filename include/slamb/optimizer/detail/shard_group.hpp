@@ -42,6 +42,17 @@ class shard_group {
     return holders_[rank * tensors_ + tensor];
   }
 
+  /// A part of a whole tensor, and the first rank of the group that has it.
+  struct piece {
+    std::size_t rank = 0;
+    std::uint64_t first = 0;  ///< element of the whole tensor
+    std::uint64_t size = 0;
+  };
+  /// The parts of a tensor, in order.
+  std::span<const piece> pieces_of(std::size_t tensor) const noexcept { return pieces_[tensor]; }
+  /// This rank's part of a tensor.
+  const piece& own_piece(std::size_t tensor) const noexcept { return own_pieces_[tensor]; }
+
   /// [tensors][results] this rank's results of each tensor, in the backend's memory.
   double* own(const optimizer_core& core) const noexcept;
   /// [shards][tensors][results] those of all ranks, after `gather`.
@@ -66,7 +77,9 @@ class shard_group {
   int size_ = 1;
   std::size_t tensors_ = 0;
   bool has_copies_ = false;
-  std::vector<std::uint32_t> holders_;  // [shards][tensors]
+  std::vector<std::uint32_t> holders_;      // [shards][tensors]
+  std::vector<std::vector<piece>> pieces_;  // [tensors]
+  std::vector<piece> own_pieces_;           // [tensors]
   region<double> own_;
   region<double> all_;
   region<shard_message> own_message_;

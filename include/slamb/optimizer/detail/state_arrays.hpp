@@ -79,13 +79,18 @@ class state_arrays {
   void visit([[maybe_unused]] const state_visitor& part, [[maybe_unused]] const arena& memory,
              [[maybe_unused]] state_part what = state_part::common) const {
     [[maybe_unused]] std::size_t i = 0;
-    (part(Arrays::name, memory.view(regions_[i++]), what), ...);
+    (visit_one<Arrays>(part, memory, what, i++), ...);
   }
 
  private:
+  template <class Array>
+  void visit_one(const state_visitor& part, const arena& memory, state_part what, std::size_t i) const {
+    part(Array::name, memory.view(regions_[i]), what, of_elements{element_bytes_[i]});
+  }
   template <class Array, class Context>
   void plan_one(Context& context, std::size_t i) {
     using storage = storage_of_t<Array, typename Context::precision>;
+    element_bytes_[i] = storage::element_bytes;
     regions_[i] = context.memory.plan(Array::name, context.tensors.state_elements(), storage::element_bytes);
     if constexpr (storage::is_in_blocks) scales_[i] = context.scales.plan(context.memory, Array::name);
   }
@@ -101,6 +106,7 @@ class state_arrays {
   }
 
   std::array<region<std::byte>, sizeof...(Arrays)> regions_{};
+  std::array<std::size_t, sizeof...(Arrays)> element_bytes_{};
   std::array<late_region<float>, sizeof...(Arrays)> scales_{};  // of arrays in blocks
 };
 

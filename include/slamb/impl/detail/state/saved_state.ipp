@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -102,38 +103,66 @@ T read_from(const byte_source& from, std::uint64_t first) {
 
 SLAMB_DECL void save_parts(const backend_memory& memory, const state_kind& kind, const state_owner& owner,
                            const std::function<void(const state_visitor&)>& visit_parts, const byte_sink& to,
-                           const save_options& options, const state_summary& summary) {
+                           const save_options& options, const state_summary& summary, const whole_state* whole) {
   state_header header{.kind = kind.hash(),
                       .bytes = least_state_bytes,
                       .saved_copies = options.with_parameters ? state_header::parameters : state_header::none};
   owner.sign(header);
+  if (whole != nullptr) header.shard = header.shards = 0;
   const auto visit_saved = [&](const auto& part) {
-    visit_parts([&](std::string_view name, std::span<const std::byte> bytes, state_part whose) {
+    visit_parts([&](std::string_view name, std::span<const std::byte> bytes, state_part whose,
+                    const state_rule& /*rule*/, const of_elements& of) {
       if (whose == state_part::parameters && !options.with_parameters) return;
       if (whose == state_part::masters) {
         if (options.with_parameters) return;
         header.saved_copies = state_header::masters;
       }
-      part(name, bytes);
+      if (whole != nullptr && whose == state_part::errors) bytes = {};
+      const bool is_gathered = whole != nullptr && of.bytes != 0 && whose != state_part::errors;
+      part(name, bytes, is_gathered ? whole->bytes_of(of) : bytes.size(), is_gathered, of);
     });
   };
-  visit_saved([&header](std::string_view, std::span<const std::byte> part) {
-    header.bytes += sizeof(part_header) + padded(part.size());
-  });
+  visit_saved([&header](std::string_view, std::span<const std::byte> /*own*/, std::uint64_t bytes, bool /*is_gathered*/,
+                        const of_elements& /*of*/) { header.bytes += sizeof(part_header) + padded(bytes); });
+  if (whole != nullptr && !whole->is_first())  // takes part in the collectives
+    return visit_saved([&](std::string_view, std::span<const std::byte> own, std::uint64_t /*bytes*/, bool is_gathered,
+                           const of_elements& of) {
+      if (is_gathered) whole->gather(of, own, [](std::span<const std::byte> /*some*/) {});
+    });
+  // A failure to write must not keep the other ranks waiting in the next collective.
+  std::exception_ptr failure;
+  const auto write = [&](const auto& body) {
+    if (failure != nullptr) return;
+    try {
+      body();
+    } catch (...) {
+      if (whole == nullptr) throw;
+      failure = std::current_exception();
+    }
+  };
   state_writer all(to, header.bytes);
   const std::string text = text_of_state(kind, header, summary);
-  all.add(std::as_bytes(std::span(text)));
-  all.add(bytes_of(std::as_const(header)));
-  visit_saved([&](std::string_view name, std::span<const std::byte> part) {
-    const part_header its{hash_of(name), part.size()};
-    all.add(bytes_of(its));
-    all.add(part, [&](std::span<const std::byte> some, std::span<std::byte> piece) {
-      memory.download(some, piece, owner.waiter);
-    });
-    constexpr std::array<std::byte, 8> zeros{};
-    all.add(std::span(zeros).first(static_cast<std::size_t>(padded(part.size()) - part.size())));
+  write([&] {
+    all.add(std::as_bytes(std::span(text)));
+    all.add(bytes_of(std::as_const(header)));
   });
-  all.finish();
+  visit_saved([&](std::string_view name, std::span<const std::byte> part, std::uint64_t bytes, bool is_gathered,
+                  const of_elements& of) {
+    const part_header its{hash_of(name), bytes};
+    write([&] { all.add(bytes_of(its)); });
+    if (is_gathered)
+      whole->gather(of, part, [&](std::span<const std::byte> some) { write([&] { all.add(some); }); });
+    else
+      write([&] {
+        all.add(part, [&](std::span<const std::byte> some, std::span<std::byte> piece) {
+          memory.download(some, piece, owner.waiter);
+        });
+      });
+    constexpr std::array<std::byte, 8> zeros{};
+    write([&] { all.add(std::span(zeros).first(static_cast<std::size_t>(padded(bytes) - bytes))); });
+  });
+  write([&] { all.finish(); });
+  if (failure != nullptr) std::rethrow_exception(failure);
 }
 
 SLAMB_DECL std::vector<std::byte> save_parts(const backend_memory& memory, const state_kind& kind,
@@ -156,8 +185,9 @@ class saved_state {
  public:
   using visit_function = std::function<void(const state_visitor&)>;
 
-  saved_state(const byte_source& from, const state_kind& kind, const restore_options& options)
-      : from_(&from), kind_(kind), options_(options) {}
+  /// @param whole  not null: the state is one of whole tensors
+  saved_state(const byte_source& from, const state_kind& kind, const restore_options& options, const whole_state* whole)
+      : from_(&from), kind_(kind), options_(options), whole_(whole) {}
 
   /// Reads and checks the complete state. Changes nothing.
   /// @throws std::invalid_argument that names the mismatch; the exceptions of the source
@@ -168,17 +198,26 @@ class saved_state {
              " with the same policies");
     state_header own;
     owner.sign(own);
-    if (header_.shard != own.shard || header_.shards != own.shards)
-      reject("the state of " + rank_in(header_) + ", but this is " + rank_in(own) +
-             "; a rank can load only the state of its own shard, of as many shards");
+    if (whole_ != nullptr && header_.shards != 0)
+      reject("the state of " + rank_in(header_) +
+             ", but restore_options::whole_tensors asks for a state of whole tensors; save one with "
+             "save_options{.whole_tensors = true}");
+    if (whole_ == nullptr && (header_.shard != own.shard || header_.shards != own.shards))
+      reject(
+          "the state of " + rank_in(header_) + ", but this is " + rank_in(own) +
+          (header_.shards == 0
+               ? "; to take this shard from a state of whole tensors, pass restore_options{.whole_tensors = true}"
+               : "; a rank can load only the state of its own shard, of as many shards. For others save the state of "
+                 "whole tensors: save_options{.whole_tensors = true}"));
     if ((header_.rank != own.rank || header_.world != own.world) && !options_.from_other_ranks)
       reject("the state of " + rank_in(header_) + ", but this is " + rank_in(own) +
              "; to load it without its compression errors, pass restore_options{.from_other_ranks = true}");
     std::uint64_t at = state_text_bytes + sizeof(header_);
     bool has_masters = false;
-    visit_parts([&](std::string_view name, std::span<const std::byte> part, state_part whose, const state_rule& rule) {
+    visit_parts([&](std::string_view name, std::span<const std::byte> part, state_part whose, const state_rule& rule,
+                    const of_elements& of) {
       has_masters = has_masters || whose == state_part::masters;
-      if (is_saved(whose)) at = require_part(at, name, part, whose, rule);
+      if (is_saved(whose)) at = require_part(at, name, part, bytes_of_saved(part, of), whose, rule);
     });
     if (at != end_of_parts() && header_.saved_copies == state_header::masters && !has_masters)
       reject(
@@ -192,7 +231,8 @@ class saved_state {
   void restore(const backend_memory& memory, const visit_function& visit_parts) const {
     state_reader all(*from_);
     all.skip(state_text_bytes + sizeof(header_));
-    visit_parts([&](std::string_view /*name*/, std::span<std::byte> part, state_part whose) {
+    visit_parts([&](std::string_view /*name*/, std::span<std::byte> part, state_part whose, const state_rule& /*rule*/,
+                    const of_elements& of) {
       if (!is_saved(whose)) return;
       if (is_cleared(whose)) clear_by_copies(part, memory);
       const bool is_restored = restores(whose);
@@ -200,7 +240,9 @@ class saved_state {
       all.next(sizeof(part_header), [&](std::span<const std::byte> its) {
         std::memcpy(&bytes, its.data() + offsetof(part_header, bytes), sizeof(bytes));
       });
-      if (padded(bytes) > end_of_parts() - all.at() || (is_restored && bytes != part.size())) reject_changed();
+      if (padded(bytes) > end_of_parts() - all.at() || (is_restored && bytes != bytes_of_saved(part, of)))
+        reject_changed();
+      if (is_restored && whole_ != nullptr && of.bytes != 0) return scatter(all, padded(bytes), part, of, memory);
       all.next(padded(bytes), [&](std::span<const std::byte> some) {
         const std::span<const std::byte> own = some.first(std::min(some.size(), part.size()));
         if (is_restored) memory.upload_bytes(own, part.first(own.size()));
@@ -211,6 +253,26 @@ class saved_state {
   }
 
  private:
+  std::uint64_t bytes_of_saved(std::span<const std::byte> part, const of_elements& of) const {
+    return whole_ != nullptr && of.bytes != 0 ? whole_->bytes_of(of) : part.size();
+  }
+  // Restores this rank's shards from a part of whole tensors.
+  void scatter(state_reader& all, std::uint64_t bytes, std::span<std::byte> part, const of_elements& of,
+               const backend_memory& memory) const {
+    std::uint64_t at = 0;
+    all.next(bytes, [&](std::span<const std::byte> some) {
+      const std::uint64_t end = at + some.size();
+      whole_->visit_own(of, [&](std::uint64_t first, std::uint64_t own, std::uint64_t count) {
+        const std::uint64_t from = std::max(first, at), to = std::min(first + count, end);
+        if (from >= to) return;
+        memory.upload_bytes(
+            some.subspan(static_cast<std::size_t>(from - at), static_cast<std::size_t>(to - from)),
+            part.subspan(static_cast<std::size_t>(own + from - first), static_cast<std::size_t>(to - from)));
+      });
+      at = end;
+    });
+  }
+
   [[noreturn]] void reject(const std::string& why) const {
     throw std::invalid_argument("slamb: " + from_->given_as + " " + why);
   }
@@ -224,10 +286,11 @@ class saved_state {
     if (whose == state_part::parameters) return header_.saved_copies == state_header::parameters;
     return whose != state_part::masters || header_.saved_copies == state_header::masters;
   }
-  bool is_cleared(state_part whose) const noexcept { return whose == state_part::errors && options_.from_other_ranks; }
+  bool leaves_errors() const noexcept { return options_.from_other_ranks || whole_ != nullptr; }
+  bool is_cleared(state_part whose) const noexcept { return whose == state_part::errors && leaves_errors(); }
   bool restores(state_part whose) const noexcept {
     return whose == state_part::common || whose == state_part::masters ||
-           (whose == state_part::errors && !options_.from_other_ranks) ||
+           (whose == state_part::errors && !leaves_errors()) ||
            (whose == state_part::parameters && options_.parameters);
   }
   std::uint64_t end_of_parts() const noexcept { return from_->bytes - state_hash_bytes; }
@@ -247,19 +310,23 @@ class saved_state {
   }
 
   // Checks one part, at byte `at`. Returns the place of the next part.
-  std::uint64_t require_part(std::uint64_t at, std::string_view name, std::span<const std::byte> part, state_part whose,
-                             const state_rule& rule) const {
+  // @param bytes  of the part, as it is saved
+  std::uint64_t require_part(std::uint64_t at, std::string_view name, std::span<const std::byte> part,
+                             std::uint64_t bytes, state_part whose, const state_rule& rule) const {
     if (end_of_parts() - at < sizeof(part_header)) reject("a state without the " + std::string(name));
     const auto its = read_from<part_header>(*from_, at);
     const std::uint64_t left = end_of_parts() - at - sizeof(its);
     if (its.name != hash_of(name) || its.bytes > left || padded(its.bytes) > left)
       reject("a state in which the " + std::string(name) + " is not at its place");
-    if (its.bytes != part.size() && !is_cleared(whose))
+    if (its.bytes == 0 && bytes != 0 && whose == state_part::errors && !is_cleared(whose))
+      reject("a state without the " + std::string(name) +
+             ", as it is saved of whole tensors; to load it without compression errors, pass "
+             "restore_options{.from_other_ranks = true}");
+    if (its.bytes != bytes && !is_cleared(whose))
       reject("a state with " + std::to_string(its.bytes) + " bytes of " + std::string(name) +
-             ", but this optimizer has " + std::to_string(part.size()) +
+             ", but this optimizer has " + std::to_string(bytes) +
              "; load it into an optimizer with the same tensors and policies");
-    const bool is_compared =
-        whose == state_part::fact || (whose == state_part::fact_of_errors && !options_.from_other_ranks);
+    const bool is_compared = whose == state_part::fact || (whose == state_part::fact_of_errors && !leaves_errors());
     const bool is_ruled = rule && restores(whose);
     if (is_compared || is_ruled) {
       std::vector<std::byte> saved(part.size());
@@ -295,6 +362,7 @@ class saved_state {
   const byte_source* from_;
   state_kind kind_;
   restore_options options_;
+  const whole_state* whole_;
   state_header header_{};
   std::uint64_t hash_ = 0;
 };
@@ -302,8 +370,8 @@ class saved_state {
 SLAMB_DECL void restore_parts(const backend_memory& memory, const state_kind& kind, const state_owner& owner,
                               const byte_source& from, const restore_options& options,
                               const std::function<void(const state_visitor&)>& visit_parts, bool& is_restoring,
-                              const std::function<void()>& on_restored) {
-  saved_state saved(from, kind, options);
+                              const std::function<void()>& on_restored, const whole_state* whole) {
+  saved_state saved(from, kind, options, whole);
   saved.require_fits(owner, visit_parts);
   memory.wait(owner.waiter);  // a copy from memory that is not pinned may wait for the stream
   is_restoring = true;

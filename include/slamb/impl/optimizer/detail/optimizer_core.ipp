@@ -24,6 +24,7 @@
 #include "slamb/impl/optimizer/detail/parameter_average.ipp"
 #include "slamb/impl/optimizer/detail/rank_agreement.ipp"
 #include "slamb/impl/optimizer/detail/shard_group.ipp"
+#include "slamb/impl/optimizer/detail/state_of_shards.ipp"
 
 namespace slamb::detail {
 
@@ -308,7 +309,7 @@ SLAMB_DECL any_view optimizer_core::unskipped_view() const noexcept {
 
 SLAMB_DECL void optimizer_core::visit_state(const state_visitor& part) const {
   std::uint64_t sizes = hash_of_nothing;
-  for (const segment& s : tensors.segments()) sizes = hash_with(sizes, s.size);
+  for (const segment& s : tensors.segments()) sizes = hash_with(sizes, visits_whole_ ? s.whole_size : s.size);
   part("sizes of tensors", bytes_of(sizes), state_part::fact);
   visit_count(part, "step", record()->taken, state_part::common);
   visit_count(part, "skipped steps", record()->skipped, state_part::common);

@@ -90,26 +90,35 @@ SLAMB_DECL void recipe_base::with_averaged_parameters(const std::function<void()
 
 SLAMB_DECL void recipe_base::save_state(const byte_sink& to, const save_options& options) {
   require_ready("save_state()");
-  const state_summary summary{core_->steps(), std::as_const(core_->tensors).segments().size(),
-                              core_->tensors.elements()};
+  std::optional<state_of_shards> whole;
+  const whole_state* const all = whole_tensors(options.whole_tensors, "save_state()", whole);
+  if (whole) whole->allocate();
+  state_summary summary{core_->steps(), std::as_const(core_->tensors).segments().size(), 0};
+  for (const segment& s : std::as_const(core_->tensors).segments()) summary.elements += whole ? s.whole_size : s.size;
   save_parts(
-      core_->on(), kind(), owner(), [this](const state_visitor& part) { visit_all(part); }, to, options, summary);
+      core_->on(), kind(), owner(), [&](const state_visitor& part) { visit_all(part, all); }, to, options, summary,
+      all);
 }
 
 SLAMB_DECL void recipe_base::load_state(const byte_source& from, const restore_options& options) {
   core_->overlap.require_closed("load_state()");
   core_->agreement.compare_next();  // also if it fails on some ranks
+  std::optional<state_of_shards> whole;
+  const whole_state* const all = whole_tensors(options.whole_tensors, "load_state()", whole);
   restore_parts(
-      core_->on(), kind(), owner(), from, options, [this](const state_visitor& part) { visit_all(part); },
+      core_->on(), kind(), owner(), from, options, [&](const state_visitor& part) { visit_all(part, all); },
       is_half_restored_,
-      [this, &from, &options] {
+      [this, &from, &options, all] {
         if (options.parameters && !has_no_parameters(from))
           core_->masters.round(*core_);
         else
           core_->masters.reload_later();  // the caller may load parameters before this or after it
         core_->start_from_saved();
-        on_state_loaded(options);
-      });
+        restore_options as_loaded = options;
+        if (all != nullptr) as_loaded.from_other_ranks = true;  // compression errors start at zero
+        on_state_loaded(as_loaded);
+      },
+      all);
 }
 
 SLAMB_DECL tensor_moments recipe_base::moments(std::size_t tensor) const {
@@ -178,15 +187,33 @@ SLAMB_DECL state_owner recipe_base::owner() const {
   return {core_->ranks.rank(), core_->ranks.size(), core_->ranks, core_->ranks.shard_rank(), core_->ranks.shard_size()};
 }
 
+// The state of whole tensors, if it is asked for and this rank has shards of them.
+SLAMB_DECL const whole_state* recipe_base::whole_tensors(bool asked, const char* call,
+                                                         std::optional<state_of_shards>& whole) const {
+  if (!asked || !core_->shards.exists()) return nullptr;
+  if (core_->scales.exist())
+    throw_sentence(
+        {call,
+         " was asked for whole tensors, but blocks of moments in eight bits lie across the borders of shards; "
+         "save and load the state of each shard"});
+  return &whole.emplace(*core_);
+}
+
 // The state, then the parameters: as they are read, so the master copies of those of sixteen bits.
-SLAMB_DECL void recipe_base::visit_all(const state_visitor& part) {
+SLAMB_DECL void recipe_base::visit_all(const state_visitor& part, const whole_state* whole) {
+  core_->visit_whole_tensors(whole != nullptr);
   visit_state(part);
+  core_->visit_whole_tensors(false);
   const std::span<const segment> tensors = std::as_const(core_->tensors).segments();
-  for (const segment& s : tensors)
-    if (s.keeps_master) part("master copies", std::as_writable_bytes(std::span(s.master, s.size)), state_part::masters);
-  for (const segment& s : tensors) {
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (const segment& s = tensors[i]; s.keeps_master)
+      part("master copies", std::as_writable_bytes(std::span(s.master, s.size)), state_part::masters,
+           of_elements{sizeof(float), i});
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const segment& s = tensors[i];
+    const std::size_t bytes = size_of(s.type_of_parameters());
     auto* const first = static_cast<std::byte*>(s.master == nullptr ? s.data : s.master);
-    part("parameters", std::span(first, s.size * size_of(s.type_of_parameters())), state_part::parameters);
+    part("parameters", std::span(first, s.size * bytes), state_part::parameters, of_elements{bytes, i});
   }
 }
 

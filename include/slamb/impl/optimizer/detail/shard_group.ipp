@@ -48,6 +48,22 @@ class shard_table {
     }
     return all;
   }
+  // The parts of a tensor, in the order of their numbers; parts that no other rank has are in the order of ranks.
+  std::vector<shard_group::piece> pieces(std::size_t tensor) const {
+    std::vector<std::pair<std::uint64_t, shard_group::piece>> all;
+    for (std::size_t r = 0; r < ranks_; ++r)
+      if (holder(r, tensor) == r)
+        all.push_back({number(r, tensor) == 0 ? r : number(r, tensor) - 1, {r, 0, size(r, tensor)}});
+    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<shard_group::piece> pieces;
+    std::uint64_t first = 0;
+    for (auto& [unused, next] : all) {
+      next.first = std::exchange(first, first + next.size);
+      pieces.push_back(next);
+    }
+    return pieces;
+  }
+
   // What is wrong with this rank's part of a tensor; empty: nothing.
   // @param whole_size  elements of the whole tensor; 0: not given
   std::string wrong(std::size_t rank, std::size_t tensor, std::uint64_t whole_size) const {
@@ -134,6 +150,8 @@ SLAMB_DECL void shard_group::find(optimizer_core& core) {
   for (std::size_t i = 0; i < tensors_; ++i) {
     whole.push_back(table.whole(rank, i));
     has_copies_ = has_copies_ || whole.back().is_copied;
+    pieces_.push_back(table.pieces(i));
+    own_pieces_.push_back(*std::ranges::find(pieces_.back(), table.holder(rank, i), &piece::rank));
   }
   core.tensors.set_whole(whole);
   if (!has_copies_) return;
