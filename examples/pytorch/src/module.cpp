@@ -209,13 +209,13 @@ class optimizer {
     held_.set_options({.beta1 = beta1, .beta2 = beta2, .epsilon = epsilon, .weight_decay = weight_decay});
   }
 
-  std::uint64_t state_bytes(bool with_parameters) const {
+  std::uint64_t state_bytes(bool with_parameters, bool whole_tensors) const {
     std::uint64_t bytes = 0;
     held_.save_state([&bytes](std::span<const std::byte> piece) { bytes += piece.size(); },
-                     {.with_parameters = with_parameters});
+                     {.with_parameters = with_parameters, .whole_tensors = whole_tensors});
     return bytes;
   }
-  void save_state(address to, std::uint64_t bytes, bool with_parameters) const {
+  void save_state(address to, std::uint64_t bytes, bool with_parameters, bool whole_tensors) const {
     std::span<std::byte> left(reinterpret_cast<std::byte*>(to), bytes);
     held_.save_state(
         [&left](std::span<const std::byte> piece) {
@@ -224,10 +224,11 @@ class optimizer {
           std::ranges::copy(piece, left.begin());
           left = left.subspan(piece.size());
         },
-        {.with_parameters = with_parameters});
+        {.with_parameters = with_parameters, .whole_tensors = whole_tensors});
   }
-  void load_state(address from, std::uint64_t bytes, bool from_other_ranks) {
-    held_.load_state({reinterpret_cast<const std::byte*>(from), bytes}, {.from_other_ranks = from_other_ranks});
+  void load_state(address from, std::uint64_t bytes, bool from_other_ranks, bool whole_tensors) {
+    held_.load_state({reinterpret_cast<const std::byte*>(from), bytes},
+                     {.from_other_ranks = from_other_ranks, .whole_tensors = whole_tensors});
   }
 
   /// @param self  keeps the memory alive
@@ -261,6 +262,8 @@ class optimizer {
       return held_.statistics(with_norms);
     }();
     nb::dict to = to_dict(all.traffic);
+    to["shard_collectives"] = all.in_shards.rounds;
+    to["shard_sent_bytes"] = all.in_shards.sent_bytes;
     to["step"] = all.step;
     to["skipped_steps"] = all.skipped_steps;
     to["skipped_exchanges"] = all.skipped_exchanges;
@@ -449,11 +452,13 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
            "Addresses of floats that following steps read; 0 for none.")
       .def("set_options", &optimizer::set_options, "beta1"_a, "beta2"_a, "epsilon"_a, "weight_decay"_a,
            "Changes options of following steps; weight_decay: of each tensor.")
-      .def("state_bytes", &optimizer::state_bytes, "with_parameters"_a, without_lock(), "The size of the state.")
-      .def("save_state", &optimizer::save_state, "to"_a, "bytes"_a, "with_parameters"_a, without_lock(),
-           "Writes the state to memory.")
-      .def("load_state", &optimizer::load_state, "source"_a, "bytes"_a, "from_other_ranks"_a, without_lock(),
-           "Continues from a state in memory.")
+      .def("state_bytes", &optimizer::state_bytes, "with_parameters"_a, "whole_tensors"_a = false, without_lock(),
+           "The size of the state. whole_tensors: of whole tensors instead of this rank's shards, at the first rank of the "
+           "shard group; 0 at the others. Collective over the shard group then.")
+      .def("save_state", &optimizer::save_state, "to"_a, "bytes"_a, "with_parameters"_a, "whole_tensors"_a = false,
+           without_lock(), "Writes the state to memory. whole_tensors: as of state_bytes.")
+      .def("load_state", &optimizer::load_state, "source"_a, "bytes"_a, "from_other_ranks"_a, "whole_tensors"_a = false,
+           without_lock(), "Continues from a state in memory. whole_tensors: it is that of whole tensors.")
       .def(
           "moments",
           [](const nb::object& self, std::size_t tensor) { return nb::cast<optimizer&>(self).moments(self, tensor); },

@@ -49,14 +49,18 @@ class Optimizer:
     def set_options(self, beta1: float, beta2: float, epsilon: float, weight_decay: Sequence[float]) -> None:
         """Changes options of following steps; weight_decay: of each tensor."""
 
-    def state_bytes(self, with_parameters: bool) -> int:
-        """The size of the state."""
+    def state_bytes(self, with_parameters: bool, whole_tensors: bool = False) -> int:
+        """
+        The size of the state. whole_tensors: of whole tensors instead of this rank's shards, at the first rank of the shard group; 0 at the others. Collective over the shard group then.
+        """
 
-    def save_state(self, to: int, bytes: int, with_parameters: bool) -> None:
-        """Writes the state to memory."""
+    def save_state(self, to: int, bytes: int, with_parameters: bool, whole_tensors: bool = False) -> None:
+        """Writes the state to memory. whole_tensors: as of state_bytes."""
 
-    def load_state(self, source: int, bytes: int, from_other_ranks: bool) -> None:
-        """Continues from a state in memory."""
+    def load_state(self, source: int, bytes: int, from_other_ranks: bool, whole_tensors: bool = False) -> None:
+        """
+        Continues from a state in memory. whole_tensors: it is that of whole tensors.
+        """
 
     def moments(self, tensor: int) -> tuple[Any, Any] | None:
         """

@@ -38,22 +38,24 @@ from slamb.torch import AdamW, Lamb, Slamb
 
 DENSE = {
     "adamw": (AdamW, {"lr": 1e-3}),
-    "adamw, clipped": (AdamW, {"lr": 1e-3, "max_gradient_norm": 0.5}),
+    "adamw+clip": (AdamW, {"lr": 1e-3, "max_gradient_norm": 0.5}),
     "lamb": (Lamb, {"lr": 0.01}),
-    "lamb, clipped": (Lamb, {"lr": 0.01, "max_gradient_norm": 0.5}),
-    "lamb, bf16-momentum": (Lamb, {"lr": 0.01, "moments": "bf16-momentum"}),
+    "lamb+clip": (Lamb, {"lr": 0.01, "max_gradient_norm": 0.5}),
+    "lamb+bf16-momentum": (Lamb, {"lr": 0.01, "moments": "bf16-momentum"}),
 }
 EXACT = 1e-5  # of losses, absolutely, and of parameters, in parts of the largest
+ROUNDED = 1e-3  # the same, where momenta are rounded to 16 bits, by which other roundings grow
 
 
 def require_equal_trainings(model, optimizer, reference, of_reference, steps=20, of_rank=None):
     """Requires the losses and parameters of two trainings to agree."""
     before = copies(reference.parameters())
+    bound = EXACT if "exp_avg" in optimizer.state[next(iter(model.parameters()))] else ROUNDED
     losses = train(model, optimizer, range(steps), of_rank)
     expected = train(reference, of_reference, range(steps), of_rank)
     furthest = max(abs(a - b) for a, b in zip(losses, expected))
-    assert furthest < EXACT, f"losses differ by {furthest}: {losses} and {expected}"
-    require_near(whole(model.parameters()), list(reference.parameters()), EXACT)
+    assert furthest < bound, f"losses differ by {furthest}: {losses} and {expected}"
+    require_near(whole(model.parameters()), list(reference.parameters()), bound)
     assert all(bits([a]) != bits([b]) for a, b in zip(before, reference.parameters())), "a parameter has not been trained"
 
 
@@ -104,7 +106,7 @@ def tensor_parallelism_with_replicas_trains_as_whole_models(name):
     assert are_equal_on_all_ranks([model.norm.weight, model.down.bias.to_local()])
 
 
-@check(2, NEEDS, each=("lamb", "lamb, clipped"))
+@check(2, NEEDS, each=("lamb", "lamb+clip"))
 def tensor_parallelism_alone_trains_as_whole_models(name):
     kind, options = DENSE[name]
     model, reference = parallel(made(Mlp), line()), made(Mlp)
@@ -265,19 +267,20 @@ def the_scaler_of_one_shard_makes_all_ranks_skip():
 def the_norm_is_that_of_clip_grad_norm(name):
     kind, options = DENSE[name]
     ours, theirs = split(made(Transformer), line()), split(made(Transformer), line())
-    optimizer = kind(ours.parameters(), **options, max_gradient_norm=0.5)
+    limit = 0.2
+    optimizer = kind(ours.parameters(), **options, max_gradient_norm=limit)
     reference = kind(theirs.parameters(), **options)
     norms = []
 
     def clip():
-        norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
+        norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), limit)
         norms.append(float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm))
 
     for step in range(10):
         losses = train(ours, optimizer, [step])
         expected = train(theirs, reference, [step], each=clip)
         assert abs(losses[0] - expected[0]) < 1e-6
-        assert norms[-1] > 0.5, "nothing was clipped"
+        assert norms[-1] > limit, "nothing was clipped"
         assert abs(optimizer.statistics()["gradient_norm"] - norms[-1]) < 1e-6 * norms[-1]
     require_near(local(ours.parameters()), local(theirs.parameters()), 1e-6)
 
@@ -392,15 +395,19 @@ def equal_gradients_of_one_shard_alone_are_no_error():
 
 @check(2, NEEDS)
 def a_partial_gradient_is_an_error_that_names_the_parameter():
-    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
+        PrepareModuleInput,
         RowwiseParallel,
         SequenceParallel,
         parallelize_module,
     )
 
-    plan = {"norm": SequenceParallel(), "up": ColwiseParallel(input_layouts=Shard(1)), "down": RowwiseParallel()}
+    plan = {
+        "": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(1)),
+        **{"norm": SequenceParallel(), "up": ColwiseParallel(input_layouts=Shard(1)), "down": RowwiseParallel()},
+    }
     model, reference = parallelize_module(made(Mlp), line(), plan), made(Mlp)
     optimizer = Lamb(model.parameters(), lr=0.01)
     with raises(ValueError, "parameter 0", "Partial", "redistribute(placements=p.placements)", "SequenceParallel"):
@@ -437,10 +444,11 @@ def parameters_that_come_later_are_trained_too():
 
 @check(4, NEEDS)
 def a_copy_trains_as_the_optimizer():
+    """By tensor parallelism, because torch does not copy parameters of FSDP2."""
     mesh = mesh_of(2, 2)
-    model = split(made(Mlp), mesh["shard"])
+    model, replica = parallel(made(Mlp), mesh["shard"]), mesh.get_coordinate()[0]
     optimizer = make("slamb", model.parameters(), **groups_of(mesh))
-    train(model, optimizer, range(3))
+    train(model, optimizer, range(3), replica)
     copied = copy.deepcopy(optimizer)
     own = [p for group in copied.param_groups for p in group["params"]]
 
@@ -449,7 +457,7 @@ def a_copy_trains_as_the_optimizer():
             q.grad = p.grad.clone()
 
     for step in range(3, 6):
-        train(model, optimizer, [step], each=copy_gradients)
+        train(model, optimizer, [step], replica, each=copy_gradients)
         copied.step()
     require_same_bits(local(own), local(model.parameters()))
 
@@ -467,6 +475,7 @@ def evaluations_see_the_mean_of_replicas():
     def evaluate():
         with torch.no_grad():
             value = float(model.loss(50, 0))
+        model.reshard()  # FSDP2 keeps whole parameters after a forward pass that no backward pass follows
         return value, are_equal_on_all_ranks(local(model.parameters()), group)
 
     values = gather(optimizer.with_averaged_parameters(evaluate))

@@ -173,26 +173,38 @@ def one_rank_collects_the_states_of_all(name):
 
 @check(4, NEEDS)
 def collected_states_have_the_order_of_elements_of_each_shard():
-    """Of convolutions in channels_last, whose shards with one channel lie in another order."""
+    """Of parts in channels_last. A part of one output channel lies in another order than larger ones."""
+    from torch.distributed.tensor import DTensor, Shard
+
+    mesh = mesh_of(2, 2)
+    place = mesh["shard"].get_local_rank()
 
     def started():
-        mesh = mesh_of(2, 2)
-        torch.manual_seed(1)
-        model = torch.nn.Sequential(torch.nn.Conv2d(3, 3, 2), torch.nn.Conv2d(3, 4, 2)).to(memory_format=torch.channels_last)
-        model.loss = lambda step, of_rank: (model(noise((2, 3, 5, 5), 33, step, of_rank)) - 1.0).square().mean()
-        return split(model, mesh["shard"]), mesh
+        own = noise((2, 3, 2, 2), 40, place).contiguous(memory_format=torch.channels_last if place else torch.contiguous_format)
+        p = torch.nn.Parameter(DTensor.from_local(own, mesh["shard"], [Shard(0)]))
+        return p, make("slamb", [p], dense_below=0, **groups_of(mesh))
 
-    model, mesh = started()
-    optimizer = make("slamb", model.parameters(), dense_below=0, **groups_of(mesh))
-    train(model, optimizer, range(SAVED))
+    def step(p, optimizer, number):
+        own = torch.empty_like(p.to_local().detach())
+        own.copy_(noise((2, 3, 2, 2), 41, place, rank(), number))
+        p.grad = DTensor.from_local(own, mesh["shard"], [Shard(0)])
+        optimizer.step()
+
+    p, optimizer = started()
+    for number in range(SAVED):
+        step(p, optimizer, number)
     optimizer.consolidate_state_dict()
     state = [optimizer.state_dict()]
     dist.broadcast_object_list(state)
-    other, mesh = started()
-    resumed = make("slamb", other.parameters(), dense_below=0, **groups_of(mesh))
-    other.load_state_dict(model.state_dict())
+    assert any(key.startswith("strides0_shard1_of_2") for key in state[0]["state"][0]["ranks"])
+    q, resumed = started()
     resumed.load_state_dict(state[0])
-    require_same_continuation(model, optimizer, other, resumed)
+    for number in range(SAVED, SAVED + 3):
+        step(p, optimizer, number)
+        step(q, resumed, number)
+    require_same_bits(local([q]), local([p]))
+    with raises(ValueError, "parameter 0", "lie as they are counted"):
+        optimizer.consolidate_state_dict(whole=True)
 
 
 @check(4, NEEDS, each=("slamb", "8-bit"))
@@ -234,6 +246,55 @@ def a_state_of_another_replica_is_accepted_without_its_errors(name):
     of_alone = make(name, alone.parameters(), exchange=False)
     of_alone.load_state_dict(state[0], from_other_ranks=True)
     assert of_alone.statistics()["step"] == SAVED
+
+
+WHOLE = {**{name: (name, {}) for name in OPTIMIZERS if name not in ("adamw", "lamb")}, "bf16-momentum": ("lamb", {"moments": "bf16-momentum"})}
+
+
+def collected(optimizer):
+    optimizer.consolidate_state_dict(whole=True)
+    state = [optimizer.state_dict()]
+    dist.broadcast_object_list(state)
+    return state[0]
+
+
+@check(4, NEEDS, each=WHOLE)
+def a_state_of_whole_parameters_goes_to_any_number_of_shards(name):
+    own, settings = WHOLE[name]
+    model = split(made(Small), mesh_of(2, 2)["shard"])
+    optimizer = make(own, model.parameters(), **settings, **groups_of(mesh_of(2, 2)))
+    train(model, optimizer, range(SAVED))
+    state, phase = collected(optimizer), optimizer.statistics()["phase"]
+    optimizer.synchronize_parameters()
+    models = [split(made(Small), line()), made(Small), split(made(Small), mesh_of(2, 2)["shard"])]
+    groups = [{}, {}, groups_of(mesh_of(2, 2))]
+    norms = []
+    for other, its in zip(models, groups):
+        resumed = make(own, other.parameters(), **settings, **its)
+        resumed.load_state_dict(state, from_other_ranks=True)
+        now = resumed.statistics(with_norms=True)
+        assert (now["step"], now["phase"]) == (SAVED, phase)
+        own_norms = gather([now["parameter_norm"], now["momentum_norm"], now["variance_norm"]])  # of the parts of each rank
+        replicas = {0: 1, 1: 4, 2: 2}[len(norms)]
+        norms.append([sum(one**2 for one in of_ranks) / replicas for of_ranks in zip(*own_norms)])
+        again = collected(resumed)  # and back
+        back = split(made(Small), mesh_of(2, 2)["shard"])
+        returned = make(own, back.parameters(), **settings, **groups_of(mesh_of(2, 2)))
+        returned.load_state_dict(again, from_other_ranks=True)
+        assert returned.statistics()["step"] == SAVED
+        train(other, resumed, range(SAVED, SAVED + 3))
+    for others in norms[1:]:
+        assert all(abs(a - b) <= 1e-6 * b and b > 0.0 for a, b in zip(others, norms[0])), norms
+
+
+@check(4, NEEDS)
+def a_state_of_whole_parameters_needs_shards_of_consecutive_elements():
+    mesh = mesh_of(2, 2)
+    model = parallel(made(Mlp), mesh["shard"])
+    optimizer = make("slamb", model.parameters(), **groups_of(mesh))
+    with raises(ValueError, "consolidate_state_dict", "parameter 4", "first dimension"):
+        optimizer.consolidate_state_dict(whole=True)
+    train(model, optimizer, range(2), mesh.get_coordinate()[0])
 
 
 # --------------------------------------------------------------------------------------------------------- In optimizer.state

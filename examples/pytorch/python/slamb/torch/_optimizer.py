@@ -31,7 +31,10 @@ from slamb.torch._tensors import Strides, is_flattened, is_lazy, require_separat
 _parameters_of = operator.itemgetter("params")
 
 # Keys of statistics that are added up over the parts.
-_SUMS_OF_PARTS = ("collectives", "payload_bytes", "sent_bytes", "bounded_elements", "late_elements")
+_SUMS_OF_PARTS = (
+    *("collectives", "payload_bytes", "sent_bytes", "shard_collectives", "shard_sent_bytes"),
+    *("bounded_elements", "late_elements"),
+)
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -562,12 +565,22 @@ class Optimizer(torch.optim.Optimizer):
         return {"state": dict(sorted(state.items())), "param_groups": groups}
 
     @_exclusive
-    def consolidate_state_dict(self, to: int = 0) -> None:
+    def consolidate_state_dict(self, to: int = 0, whole: bool = False) -> None:
         """Collects the states of all ranks at rank `to` of the process group, whose next `state_dict()` has all of them.
         Collective. The next step discards them. With a shard group it is the rank `to` of those that hold the first shard; moments
-        of AdamW and LAMB without a compressor are not collected then: see torch.distributed.checkpoint."""
+        of AdamW and LAMB without a compressor are not collected then: see torch.distributed.checkpoint.
+
+        :param whole: collects the state of whole parameters, without compression errors. `load_state_dict()` takes it with
+            from_other_ranks=True, with any number of shards, and without. Parameters must be cut along their first dimension
+            alone. Momenta and parameters that differ between replicas are those of rank `to`
+        :raises ValueError: if parameters are cut otherwise; nothing has changed then
+        """
         parts = self._prepared()
         ranks = self._shared.ranks
+        if whole:
+            self._require_whole(parts, "consolidate_state_dict")
+            self._shared.gathered = [{} if part.has_open_state else saved.whole_bytes_of(part, ranks, to) for part in parts]
+            return
         if ranks.is_alone:
             return
         self._shared.gathered = [
@@ -925,6 +938,15 @@ class Optimizer(torch.optim.Optimizer):
             pieces.append(piece_of(name, p, its, shard_group, dimensions))
         return pieces
 
+    def _require_whole(self, parts: Iterable[Part], call: str) -> None:
+        """Collective.
+
+        :raises ValueError: on all ranks, if one cannot take part in a state of whole parameters
+        """
+        reason = self._shared.ranks.first_of(next(filter(None, (part.why_not_whole() for part in parts)), None))
+        if reason is not None:
+            raise ValueError(f"slamb: {call}() was called for the state of whole parameters, but {reason}")
+
     def _pieces_of_fsdp1(self) -> list[Piece]:
         """What this rank has of all parameters, for a copy; nothing if the copies of parameters say it themselves."""
         parameters = self._parameters()
@@ -1113,12 +1135,14 @@ class Optimizer(torch.optim.Optimizer):
         ]
         for part in parts:
             part.require_options(self.param_groups)
+        if any(is_whole for _, _, is_whole in chosen):
+            self._require_whole(parts, "load_state_dict")
         _require_separate_parts(parts)
         # The state of one part is checked before it changes anything. If that of a later part does not fit, the earlier are undone.
         undo = [(part, part.save(), part.has_started) for part in old] if len(parts) > 1 else []
         try:
-            for part, (state, is_of_others) in zip(parts, chosen):
-                part.load(state, is_of_others)
+            for part, (state, is_of_others, is_whole) in zip(parts, chosen):
+                part.load(state, is_of_others, is_whole)
         except BaseException as failure:
             for part, state, had_started in undo:
                 part.load(state, False)
@@ -1196,14 +1220,17 @@ class Optimizer(torch.optim.Optimizer):
         total = sum(one.to(scale.device) for one in found.values())
         return None if is_unscaled else scale, total if isinstance(total, torch.Tensor) else None
 
-    def _choose_state(self, states: dict[str, torch.Tensor], from_other_ranks: bool) -> tuple[torch.Tensor, bool]:
-        """This rank's state, or another rank's if that is allowed. True for another's."""
+    def _choose_state(self, states: dict[str, torch.Tensor], from_other_ranks: bool) -> tuple[torch.Tensor, bool, bool]:
+        """This rank's state, or another one if that is allowed. True for another rank's; True for that of whole parameters."""
         own = self._shared.ranks.key
         if own in states and not from_other_ranks:
-            return states[own], False
-        possible = [key for key in states if self._shared.ranks.has_this_shard(key)]
-        if possible and (from_other_ranks or self._is_equal_on_all_ranks()):
-            return states[min(possible)], True  # the same on all ranks, if all were given the same states
+            return states[own], False, False
+        if from_other_ranks or self._is_equal_on_all_ranks():
+            possible = [key for key in states if self._shared.ranks.has_this_shard(key)]
+            if saved.WHOLE in states:
+                return states[saved.WHOLE], True, True
+            if possible:
+                return states[min(possible)], True, False  # the same on all ranks, if all were given the same states
         raise ValueError(
             f"slamb: load_state_dict() was given the state of {' and '.join(sorted(states)) or 'no rank'}, but this is {own}, "
             f"and each rank has a state of its own. Save a state on every rank, or call consolidate_state_dict() before "

@@ -16,6 +16,7 @@ from slamb.torch import _arguments as check
 from slamb.torch import _capture as capture
 from slamb.torch._options import GroupOptions, are_options, checked_options
 from slamb.torch._ranks import AllRanks
+from slamb.torch._shards import is_consecutive
 from slamb.torch._tensors import Strides, Tensors, like_parameter, local_part
 
 if TYPE_CHECKING:
@@ -433,19 +434,30 @@ class Part:
         self._core = self._make_core(groups)
         self.has_started = False
 
-    def save(self) -> torch.Tensor:
-        """The state of this rank, as bytes. To be called after `refresh`."""
+    def save(self, is_whole: bool = False) -> torch.Tensor:
+        """The state of this rank, as bytes. To be called after `refresh`.
+
+        :param is_whole: the state of whole parameters, at the first rank of the shard group; nothing at the others. Collective
+        """
         with self.on_its_stream():
-            size = self.core.state_bytes(self.saves_parameters)
+            size = self.core.state_bytes(self.saves_parameters, is_whole)
             state = torch.empty(size, dtype=torch.uint8, device="cpu")
-            self.core.save_state(state.data_ptr(), size, self.saves_parameters)
+            self.core.save_state(state.data_ptr(), size, self.saves_parameters, is_whole)
         return state
 
-    def load(self, state: torch.Tensor, from_other_ranks: bool) -> None:
+    def why_not_whole(self) -> Optional[str]:
+        """The reason why a state of whole parameters cannot have this rank's parts, laid end to end with others; None if it can."""
+        lies_otherwise = self.tensors.reordered()
+        for i, p in enumerate(self.tensors.given):
+            if self._ranks.shards is not None and (i in lies_otherwise or not is_consecutive(p)):
+                return f"parameter {self.members[i]} is not cut along its first dimension alone, into parts that lie as they are counted"
+        return None
+
+    def load(self, state: torch.Tensor, from_other_ranks: bool, is_whole: bool = False) -> None:
         """Continues from bytes that `save` has returned. To be called after `refresh`."""
         state = state.detach().to("cpu").contiguous()
         with self.on_its_stream():
-            self.core.load_state(state.data_ptr(), state.numel(), from_other_ranks)
+            self.core.load_state(state.data_ptr(), state.numel(), from_other_ranks, is_whole)
         self.has_started = True
         if self.saves_parameters:
             self.tensors.after_step()

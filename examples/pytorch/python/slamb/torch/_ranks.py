@@ -234,6 +234,13 @@ class AllRanks:
                             f"construct the optimizer with the same arguments on all ranks"
                         )
 
+    def first_of(self, value: Any) -> Any:
+        """The first rank's value that is not None. Collective."""
+        values = [value]
+        for one in self._all:
+            values = [each for of_rank in one.gather_values(values) for each in of_rank]
+        return next((each for each in values if each is not None), None)
+
     def gather_states(self, mine: dict[str, torch.Tensor], to: int) -> dict[str, torch.Tensor]:
         """The tensors of all ranks at rank `to` of the first shard; nothing at the others. Collective.
 

@@ -67,11 +67,15 @@ def groups_of_parameters(
                 "torch.distributed.init_process_group() first"
             )
         return Groups(group_of(process_group) if exchanges else None, None)
-    holders = [one for one in holders_of(parameters).values() if one is not None]
+    found = holders_of(parameters)
+    holders = [one for one in found.values() if one is not None]
     if shard_group is None:
         shard_group = _common_group(holders)
     elif dist.get_rank(shard_group) < 0:
         raise ValueError("slamb: this process is not in shard_group; construct the optimizer with a group that has this process")
+    if shard_group is not None:
+        for number, p in enumerate(parameters):
+            _require_held(f"parameter {number}", found[id(p)], ranks_of(shard_group))
     if shard_group is None and not holders:
         return Groups(group_of(process_group) if exchanges else None, None)
     shards = ranks_of(shard_group) if shard_group is not None else [dist.get_rank()]
@@ -138,12 +142,20 @@ def piece_of(
     if its is None:
         return Piece(shape, -1 if is_flattened(p) else 0)
     ranks = ranks_of(shard_group)
-    if not set(its.pieces) <= set(ranks):
+    _require_held(name, its, ranks)
+    return Piece(shape, -1 if len(its.pieces) == len(ranks) else its.own)
+
+
+def _require_held(name: str, its: Optional[_Holders], ranks: list[int]) -> None:
+    """
+    :param ranks: of the shard group
+    :raises ValueError: if parts of the parameter are elsewhere
+    """
+    if its is not None and not set(its.pieces) <= set(ranks):
         raise ValueError(
             f"slamb: {name} is cut over the ranks {list(its.pieces)}, but shard_group has the ranks {ranks}; shard_group must be "
             f"the group of all ranks that hold one model together, for example mesh['shard'].get_group()"
         )
-    return Piece(shape, -1 if len(its.pieces) == len(ranks) else its.own)
 
 
 def _common_group(holders: Iterable[_Holders]) -> Optional["dist.ProcessGroup"]:
@@ -194,6 +206,14 @@ def _of_mesh(number: int, p: Any) -> _Holders:
         tuple(p.shape),
         mesh.get_group(cut[0]) if len(cut) == 1 else None,
     )
+
+
+def is_consecutive(p: Any) -> bool:
+    """True if parts of a parameter, laid end to end in the order of their ranks, are the whole."""
+    if not is_sharded(p):
+        return True
+    cut = [one for i, one in enumerate(p.placements) if not one.is_replicate() and p.device_mesh.size(i) > 1]
+    return not cut or (len(cut) == 1 and cut[0].is_shard(0))
 
 
 # --------------------------------------------------------------------------------------------------------------------- FSDP1

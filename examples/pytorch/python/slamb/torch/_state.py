@@ -21,6 +21,7 @@ import torch
 
 from slamb.torch import _arguments as check
 from slamb.torch._part import OWN_KEYS, Part
+from slamb.torch._ranks import AllRanks
 from slamb.torch._tensors import Strides, is_sharded, local_part
 
 # What wrappers of modules put into the names of parameters.
@@ -226,6 +227,17 @@ def bytes_of(part: Part, key: str) -> dict[str, torch.Tensor]:
         for number, of_parameter in part.tensors.reordered().items()
     }
     return {**strides, key: part.save()}
+
+
+# The name of the state of whole parameters.
+WHOLE = "whole"
+
+
+def whole_bytes_of(part: Part, ranks: AllRanks, to: int) -> dict[str, torch.Tensor]:
+    """The state of whole parameters by its name, at rank `to` of the first shard; nothing at the others. Collective."""
+    state = part.save(is_whole=True)
+    is_here = (ranks.exchange is None or ranks.exchange.rank == to) and (ranks.shards is None or ranks.shards.rank == 0)
+    return {WHOLE: state} if is_here else {}
 
 
 def saved_bytes(part: Part, states: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
