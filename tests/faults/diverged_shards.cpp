@@ -23,7 +23,7 @@ namespace {
 
 using test_support::cut_at;
 using test_support::cut_model;
-using test_support::every_recipe;
+using test_support::every_recipe_for_shards;
 using test_support::experiment;
 using test_support::made_optimizer;
 using test_support::maker_of;
@@ -224,6 +224,22 @@ TEST_CASE("shards: numbers of shards that are out of range, or copies of another
   CHECK(replicas_differ.all_contain("slamb: ranks differ in "));
 }
 
+TEST_CASE("shards: a partition of the state is rejected on all ranks") {
+  for (const test_support::recipe& r : test_support::every_recipe()) {
+    if (!r.partitions_state) continue;
+    CAPTURE(r.name);
+    ranks_said all{std::vector<std::string>(4)};
+    thread_shards(2, 2).run([&](shards_of_threads ranks, shard_place at) {
+      replica mine({{10}}, std::vector<float>(10, 1.0F));
+      all.of_rank[2 * at.replica + at.shard] = said_by(
+          [&] { r.make(mine.parameters(), slamb::any_communicator<>(std::move(ranks)), test_support::one_thread()); });
+    });
+    CAPTURE(all);
+    CHECK(all.all_contain(
+        "slamb: sync::partition cuts the model into parts itself, and its Communicator has a shard group of 2 ranks"));
+  }
+}
+
 // ----------------------------------------------------------------------------------------------------------------- steps
 
 namespace {
@@ -269,7 +285,7 @@ ranks_said said_after(const experiment& e, const optimizer_maker& make, std::siz
 
 TEST_CASE("shards: other learning rates on one rank or on one shard are rejected in the same step") {
   const experiment e = some_experiment(700);
-  for (const test_support::recipe& r : every_recipe())
+  for (const test_support::recipe& r : every_recipe_for_shards())
     for (const bool one_rank : {false, true})
       for (const std::size_t t : {std::size_t{0}, std::size_t{3}, std::size_t{7}}) {
         CAPTURE(r.name);
@@ -289,7 +305,7 @@ TEST_CASE("shards: other learning rates on one rank or on one shard are rejected
 
 TEST_CASE("shards: changed options on one shard are rejected in the same step") {
   const experiment e = some_experiment(710);
-  for (const test_support::recipe& r : every_recipe()) {
+  for (const test_support::recipe& r : every_recipe_for_shards()) {
     CAPTURE(r.name);
     const ranks_said all = said_after(e, r.make, 3, [&](shard_rank& rank) {
       if (rank.at.shard == 1) rank.run.set_options({.beta1 = 0.75});
@@ -311,7 +327,7 @@ TEST_CASE("shards: copies that differ are found in the first step, and then ever
     rank.mine.set_values(values);
   };
   const std::string both = "slamb: ranks differ in the parameters of tensor 3 (";
-  for (const test_support::recipe& r : every_recipe()) {
+  for (const test_support::recipe& r : every_recipe_for_shards()) {
     CAPTURE(r.name);
     const ranks_said all = said_after(e, r.make, 0, [&](shard_rank& rank) {
       alter(rank, 0);
@@ -330,7 +346,7 @@ TEST_CASE("shards: copies that differ are found in the first step, and then ever
     values[5127] = std::nextafter(values[5127], 10.0F);
     rank.mine.set_values(values);
   };
-  for (const test_support::recipe& r : every_recipe()) {
+  for (const test_support::recipe& r : every_recipe_for_shards()) {
     CAPTURE(r.name);
     const ranks_said all = said_after(alone, r.make, 0, [&](shard_rank& rank) {
       alter_alone(rank);
@@ -361,7 +377,7 @@ TEST_CASE("shards: copies that differ are found in the first step, and then ever
 
 TEST_CASE("shards: parameters of one replica that differ are named with their shard") {
   const experiment e = some_experiment(730);
-  for (const test_support::recipe& r : every_recipe()) {
+  for (const test_support::recipe& r : every_recipe_for_shards()) {
     CAPTURE(r.name);
     const ranks_said all = said_after(e, r.make, 0, [&](shard_rank& rank) {
       if (rank.at.replica == 1 && rank.at.shard == 1) {
@@ -379,7 +395,7 @@ TEST_CASE("shards: parameters of one replica that differ are named with their sh
 
 TEST_CASE("shards: a gradient that is null on one rank or on one shard is rejected on all ranks") {
   const experiment e = some_experiment(740);
-  for (const test_support::recipe& r : every_recipe())
+  for (const test_support::recipe& r : every_recipe_for_shards())
     for (const bool one_rank : {true, false}) {
       CAPTURE(r.name);
       CAPTURE(one_rank);
@@ -414,7 +430,7 @@ TEST_CASE("shards: a gradient that is null on one of two shards is rejected, als
 TEST_CASE("shards: a gradient that is null on all ranks leaves the tensor as it is") {
   const experiment e = test_support::make_experiment({{40}, {30}}, 760, 2, 4);
   const cut_model cuts{cut_at({10, 40}), cut_at({15, 30})};
-  for (const test_support::recipe& r : every_recipe()) {
+  for (const test_support::recipe& r : every_recipe_for_shards()) {
     CAPTURE(r.name);
     const ranks_said all = said_after(
         e, r.make, 2,

@@ -21,7 +21,7 @@ namespace {
 using test_support::complaints;
 using test_support::cut_anywhere;
 using test_support::cut_model;
-using test_support::every_recipe;
+using test_support::every_recipe_for_shards;
 using test_support::experiment;
 using test_support::recipe;
 using test_support::same_bits;
@@ -85,7 +85,7 @@ struct snapshot {
 /// Calls check(recipe, e, cuts, ranks, wrong) for every recipe and some shard groups.
 template <class Check>
 void for_all(std::uint64_t seed, const std::vector<ranks>& groups, const Check& check) {
-  for (const recipe& r : every_recipe())
+  for (const recipe& r : every_recipe_for_shards())
     for (const ranks& all : groups) {
       const std::string where =
           r.name + ", " + std::to_string(all.replicas) + " groups of " + std::to_string(all.shards);
@@ -210,7 +210,7 @@ TEST_CASE("shards: in a local step of 0/1 Adam all shards of one replica leave o
 TEST_CASE("shards: a copy of a tensor that overflows on one rank alone skips the step on all") {
   const experiment e = test_support::make_experiment({{40}, {30}}, 630, 2, 2);
   const cut_model cuts{test_support::replicated(40, 3), test_support::cut_at({10, 10, 30})};
-  for (const recipe& r : every_recipe()) {
+  for (const recipe& r : every_recipe_for_shards()) {
     CAPTURE(r.name);
     complaints wrong;
     train_in_shards(e, cuts, r.make, [&](shard_rank& rank, std::size_t t) {
@@ -249,7 +249,7 @@ TEST_CASE(
     "shards: an exchange of differences that are not finite on one rank is skipped by all, and the step is taken") {
   const experiment e = test_support::make_experiment({{40}, {30, 1}}, 645, 2, 4);
   const cut_model cuts{test_support::cut_at({10, 40}), test_support::replicated(30, 2)};
-  for (const recipe& r : every_recipe()) {
+  for (const recipe& r : every_recipe_for_shards()) {
     if (!r.exchanges_differences) continue;
     for (const std::size_t shard : {0U, 1U}) {
       std::array<slamb::statistics, 4> said;

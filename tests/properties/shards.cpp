@@ -116,7 +116,7 @@ TEST_CASE("shards: steps without codes are those of whole tensors, with two repl
 }
 
 TEST_CASE("shards: without replicas all phases are those of whole tensors") {
-  for (const test_support::recipe& r : test_support::every_recipe()) {
+  for (const test_support::recipe& r : test_support::every_recipe_for_shards()) {
     if (r.averages_at_first || r.exchanges_differences) continue;  // SLAMB's masks are of shards
     const bool adapts = r.name.find("lamb") != std::string::npos;
     const bool clips = r.name == "lamb" || r.name == "lamb, int8";
@@ -270,7 +270,7 @@ TEST_CASE("shards: a group of one rank has the bits of ranks without shards") {
   const experiment e = some_experiment(400, 2, test_support::steps_of_recipes);
   cut_model cuts;
   for (const test_support::tensor_spec& l : e.tensors) cuts.push_back(test_support::cut_at({l.size}));
-  for (const test_support::recipe& r : test_support::every_recipe()) {
+  for (const test_support::recipe& r : test_support::every_recipe_for_shards()) {
     CAPTURE(r.name);
     CHECK(same_bits(train_in_shards(e, cuts, r.make), train(e, r.make)));
   }
@@ -279,7 +279,7 @@ TEST_CASE("shards: a group of one rank has the bits of ranks without shards") {
 TEST_CASE("shards: all ranks of a group see equal copies, and replicas hold equal parameters") {
   const experiment e = some_experiment(410, 2, test_support::steps_of_recipes);
   const cut_model cuts = cut_anywhere(e.tensors, 3, 411);
-  for (const test_support::recipe& r : test_support::every_recipe()) {
+  for (const test_support::recipe& r : test_support::every_recipe_for_shards()) {
     CAPTURE(r.name);
     const trajectory reached = train_in_shards(e, cuts, r.make);  // checks copies
     const bool is_local = r.averages_at_first || r.exchanges_differences;

@@ -23,7 +23,7 @@ using test_support::contains;
 using test_support::cut_anywhere;
 using test_support::cut_at;
 using test_support::cut_model;
-using test_support::every_recipe;
+using test_support::every_recipe_for_shards;
 using test_support::experiment;
 using test_support::largest_difference;
 using test_support::maker_of;
@@ -46,7 +46,7 @@ experiment some_experiment(std::uint64_t seed, std::size_t steps) {
 TEST_CASE("shards: parameters are broadcast from the group of the root, each shard from the rank that has it") {
   const experiment e = some_experiment(1100, 3);
   const cut_model cuts = cut_anywhere(e.tensors, 3, 1101);
-  for (const test_support::recipe& r : every_recipe()) {
+  for (const test_support::recipe& r : every_recipe_for_shards()) {
     CAPTURE(r.name);
     const trajectory reached = train_in_shards(e, cuts, r.make, [&](shard_rank& rank, std::size_t t) {
       if (t == 0) {

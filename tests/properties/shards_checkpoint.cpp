@@ -22,7 +22,7 @@ using test_support::checkpoint;
 using test_support::contains;
 using test_support::cut_at;
 using test_support::cut_model;
-using test_support::every_recipe;
+using test_support::every_recipe_for_shards;
 using test_support::experiment;
 using test_support::said_by;
 using test_support::shard_rank;
@@ -55,7 +55,7 @@ TEST_CASE("shards: every recipe resumes bit for bit") {
   for (const int replicas : {1, 2}) {
     const experiment e = some_experiment(800, replicas);
     const cut_model cuts = test_support::cut_anywhere(e.tensors, shards, 801);
-    for (const test_support::recipe& r : every_recipe()) {
+    for (const test_support::recipe& r : every_recipe_for_shards()) {
       CAPTURE(r.name);
       CAPTURE(replicas);
       const checkpoints whole = trained(e, cuts, r.make);
@@ -163,7 +163,7 @@ TEST_CASE("shards: a training continues with another number of replicas, from th
 TEST_CASE("shards: states of different steps are rejected on all ranks at the first step") {
   const experiment e = some_experiment(830, 2);
   const cut_model cuts = test_support::cut_anywhere(e.tensors, shards, 831);
-  for (const test_support::recipe& r : every_recipe()) {
+  for (const test_support::recipe& r : every_recipe_for_shards()) {
     CAPTURE(r.name);
     const checkpoints saved = trained(e, cuts, r.make);
     for (const bool whole_shard : {false, true}) {
@@ -249,7 +249,7 @@ TEST_CASE("shards: a state of whole tensors continues in other shards, and witho
   const cut_model three = test_support::cut_anywhere(e.tensors, shards, 841);
   const cut_model two = test_support::cut_anywhere(e.tensors, 2, 842),
                   same = test_support::cut_anywhere(e.tensors, 4, 843);
-  for (const test_support::recipe& r : every_recipe()) {
+  for (const test_support::recipe& r : every_recipe_for_shards()) {
     if (r.averages_at_first || r.exchanges_differences) continue;  // SLAMB's masks are of shards
     CAPTURE(r.name);
     const test_support::trajectory whole = test_support::train(e, r.make);
