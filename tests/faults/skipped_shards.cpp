@@ -230,11 +230,12 @@ TEST_CASE("shards: a copy of a tensor that overflows on one rank alone skips the
 TEST_CASE("shards: an invalid rate on one rank, in memory that steps read, skips the step on all") {
   for_all(640, {{2, 2}, {3, 1}},
           [](const recipe& r, const experiment& e, const cut_model& cuts, const ranks& all, complaints& wrong) {
+            if (r.name.starts_with("zero_one")) return;  // its schedules need the rates on the host
             const course twin = trained(r, e, cuts, all, nothing);
             require_same(wrong,
                          trained(r, e, cuts, all,
                                  [&](shard_rank& rank, std::size_t t) {
-                                   if (is_silent(r, all, t) || t % 2 == 1) return;
+                                   if (is_silent(r, all, t) || t % 2 == 1 || (all.replicas == 1 && t == 0)) return;
                                    rank.prepare(t);
                                    const double rate = is_culprit(all, rank.at, t) ? -1.0 : 0.01;
                                    const snapshot before(rank);
@@ -243,6 +244,25 @@ TEST_CASE("shards: an invalid rate on one rank, in memory that steps read, skips
                                  }),
                          twin);
           });
+}
+
+TEST_CASE("shards: without replicas an invalid rate on one rank skips the first step too") {
+  const experiment e = some_experiment(641, 1);
+  complaints wrong;
+  train_each_shard<slamb::host_backend>(e, cut_anywhere(e.tensors, 2, 641), test_support::maker_of<slamb::lamb<>>({}),
+                                        test_support::one_thread(), [&](shard_rank& rank, std::size_t t) {
+                                          if (t > 0) return;
+                                          rank.prepare(t);
+                                          const double rate = rank.at.shard == 1 ? -1.0 : 0.01;
+                                          const snapshot before(rank);
+                                          try {
+                                            rank.run.step(slamb::device_learning_rates{&rate});
+                                            before.require_skipped(rank, wrong, false, at_step(t));
+                                          } catch (const slamb::rank_mismatch_error& error) {
+                                            wrong.require(false, error.what());
+                                          }
+                                        });
+  CHECK(wrong.text() == "");
 }
 
 TEST_CASE(
