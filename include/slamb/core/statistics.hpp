@@ -120,7 +120,8 @@ struct statistics {
   std::string phase{};       ///< phase of the algorithm: "dense", "sparse", …
   traffic_counts traffic{};  ///< traffic of this rank's steps
   /// Additional traffic by which ranks compare themselves, not counted in `traffic`: a header of 64 bytes in front of each sum of
-  /// a step. `rounds` counts sums of headers alone, in first steps.
+  /// a step; within a shard group, what the first comparison and those of equal parts send. `rounds` counts collectives for
+  /// comparisons alone.
   slamb::traffic comparisons{};
   /// Traffic of this rank within its shard group, not counted in `traffic`.
   slamb::traffic in_shards{};

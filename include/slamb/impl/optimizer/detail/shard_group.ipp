@@ -230,17 +230,23 @@ SLAMB_DECL void shard_group::agree(optimizer_core& core, shard_call call) const 
   if (!exists()) return;
   const std::span<shard_message> own = core.memory.view(own_message_), all = core.memory.view(messages_);
   core.on().invoke({write_shard_message{core.record(), own.data(), static_cast<std::uint64_t>(call)}});
-  core.ranks.all_gather_in_shards(std::as_bytes(own), std::as_writable_bytes(all), core.on().stream());
+  const std::span<const std::byte> mine = std::as_bytes(own);
+  const std::span<std::byte> of_all = std::as_writable_bytes(all);
+  if (call == shard_call::first_comparison)
+    core.ranks.compare_in_shards(mine, of_all, core.on().stream());
+  else
+    core.ranks.all_gather_in_shards(mine, of_all, core.on().stream());
   core.on().invoke({read_shard_messages{core.record(), all.data(), size_}});
 }
 
 SLAMB_DECL void shard_group::compare(optimizer_core& core, std::span<const double> sums) const {
   if (!has_copies_) return;
-  core.on().add_up_tensors(core.whole_view(), sums, {sums_.own(core), tensors_});
-  sums_.gather(core, 1);
-  core.on().invoke(
-      {compare_copies{core.record(), sums_.own(core), sums_.all(core), core.memory.view(own_holders_).data(), tensors_,
-                      static_cast<std::uint32_t>(core.ranks.rank())}});
+  const std::span<double> own(sums_.own(core), tensors_);
+  const std::span<double> all(sums_.all(core), static_cast<std::size_t>(size_) * tensors_);
+  core.on().add_up_tensors(core.whole_view(), sums, own);
+  core.ranks.compare_in_shards(std::as_bytes(own), std::as_writable_bytes(all), core.on().stream());
+  core.on().invoke({compare_copies{core.record(), own.data(), all.data(), core.memory.view(own_holders_).data(), tensors_,
+                                   static_cast<std::uint32_t>(core.ranks.rank())}});
 }
 
 }  // namespace slamb::detail
