@@ -57,6 +57,9 @@ std::unique_ptr<optimizer> on_device(ingredients from) {
   backend.memory = from.memory;
   if (auto* const threads = std::get_if<slamb::thread_communicator>(&from.ranks))
     from.ranks = device_ranks(slamb::cuda_thread_communicator(std::move(*threads)));
+  else if (auto* const parts = std::get_if<thread_shards>(&from.ranks))
+    from.ranks = device_ranks(slamb::sharded_communicator(slamb::cuda_thread_communicator(std::move(parts->exchange)),
+                                                          slamb::cuda_thread_communicator(std::move(parts->shards))));
   return std::make_unique<adapter<Optimizer>>(from.tensors, from.is_captured,
                                               std::get<device_ranks>(std::move(from.ranks)), backend);
 }

@@ -335,12 +335,12 @@ run_tests() {
   settle "$verdict"
 }
 
-# nccl_ranks NUMBER: a row for so many ranks over NCCL on one GPU. The program's last line has its counts.
+# nccl_ranks NUMBER [SHARDS]: a row for so many ranks over NCCL on one GPU. The program's last line has its counts.
 nccl_ranks() {
   local status=0 counts
-  begin "nccl: $1 ranks"
+  begin "nccl: $1 ranks${2:+, models of $2 shards}"
   ready slamb_device_nccl_tests || return
-  timed "$gpu_build/bin/slamb_device_nccl_tests" --ranks "$1" || status=$?
+  timed "$gpu_build/bin/slamb_device_nccl_tests" --ranks "$1" --shards "${2:-1}" || status=$?
   counts="$(grep -oE '^[0-9]+ ok, [0-9]+ wrong$' "$log" | tail -n 1)"
   if ((status == 77)) && ! grep -q '^skipped: no GPU' "$log"; then
     settle "$(own_reason)"
@@ -359,9 +359,10 @@ nccl_ranks() {
 # The scenarios of ranks that are processes, in C++ and by torchrun.
 run_nccl() {
   local status=0 python=(env "PYTHONPATH=${SLAMB_GPU_PYTHON:-}" python3) last reason
-  gpu_pending=("nccl: 2 ranks" "nccl: 4 ranks" "nccl: torchrun" ${gpu_pending[@]+"${gpu_pending[@]:1}"})
+  gpu_pending=("nccl: 2 ranks" "nccl: 4 ranks" "nccl: 4 ranks, models of 2 shards" "nccl: torchrun" ${gpu_pending[@]+"${gpu_pending[@]:1}"})
   nccl_ranks 2
   nccl_ranks 4
+  nccl_ranks 4 2
   begin_pytorch "nccl: torchrun" || return
   timed "${python[@]}" -m pytest -q -rs -p no:cacheprovider -k cuda "$gpu_ranks_test" || status=$?
   judge_status "$status"

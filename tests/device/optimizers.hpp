@@ -42,10 +42,15 @@ class optimizer {
 /// Ranks whose buffers are in device memory.
 using device_ranks = slamb::any_communicator<cudaStream_t>;
 
+/// The two communicators of a rank with shards.
+struct thread_shards {
+  slamb::thread_communicator exchange, shards;
+};
+
 /// The arguments of an optimizer's constructor. The host ignores `stream` and `memory`, and takes only threads as ranks.
 struct ingredients {
   std::span<const slamb::parameter> tensors;
-  std::variant<slamb::thread_communicator, device_ranks> ranks;
+  std::variant<slamb::thread_communicator, device_ranks, thread_shards> ranks;
   cudaStream_t stream = nullptr;
   slamb::allocator memory{};  ///< empty: the backend's own
   bool is_captured = false;   ///< true: the caller averages parameters, and a single rank encodes

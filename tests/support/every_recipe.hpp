@@ -35,7 +35,7 @@ struct recipe {
 /// True for options of SLAMB whose ParameterSync exchanges differences, or averages.
 template <class Options>
 constexpr bool synchronizes_parameters(bool by_differences) {
-  if constexpr (requires(const Options& o) { o.parameter_sync; })
+  if constexpr (requires(const Options& o) { o.parameter_sync, o.local_steps; })
     return slamb::capability::sends_differences<decltype(Options::parameter_sync)> == by_differences;
   else
     return false;

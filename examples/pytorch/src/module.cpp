@@ -15,6 +15,7 @@
 #include <iterator>
 #include <map>
 #include <slamb/communicator/self_communicator.hpp>
+#include <slamb/communicator/sharded_communicator.hpp>
 #include <slamb/core/config.hpp>
 #include <span>
 #include <stdexcept>
@@ -114,6 +115,8 @@ struct tensor {
   int group = 0;
   bool adapt = true;
   bool compress = true;
+  int shard = -1;
+  std::uint64_t whole_size = 0;
 };
 
 nb::dict to_dict(const slamb::traffic_counts& counts) {
@@ -127,19 +130,41 @@ nb::dict to_dict(const slamb::traffic_counts& counts) {
 
 #if defined(SLAMB_BINDING_CUDA)
 stream_type stream_at(address stream) { return reinterpret_cast<cudaStream_t>(stream); }
+
+/// Calls `use` with the communicator of these ranks.
 /// @param ranks  the address of an ncclComm_t, which must outlive the optimizer; or an object as python_communicator takes it, through
 ///   which payloads go by way of pinned memory of the host
-rank_communicator communicator_of(nb::object ranks) {
+template <class Use>
+rank_communicator with_communicator(nb::object ranks, const Use& use) {
   if (nb::isinstance<nb::int_>(ranks))
-    return rank_communicator(slamb::nccl_communicator::borrow(reinterpret_cast<ncclComm_t>(nb::cast<address>(ranks))));
+    return use(slamb::nccl_communicator::borrow(reinterpret_cast<ncclComm_t>(nb::cast<address>(ranks))));
   python_communicator own(std::move(ranks));
   const nb::gil_scoped_release released;  // ranks compare their options
-  return rank_communicator(slamb::staged_communicator(std::move(own)));
+  return use(slamb::staged_communicator(std::move(own)));
 }
 #else
 stream_type stream_at(address /*stream*/) { return {}; }
-rank_communicator communicator_of(nb::object ranks) { return rank_communicator(python_communicator(std::move(ranks))); }
+
+/// Calls `use` with the communicator of these ranks.
+template <class Use>
+rank_communicator with_communicator(nb::object ranks, const Use& use) {
+  return use(python_communicator(std::move(ranks)));
+}
 #endif
+
+/// @param ranks   those that exchange; None for one
+/// @param shards  those that hold a model together; None if this rank holds all of it
+rank_communicator communicator_of(nb::object ranks, const nb::object& shards) {
+  const auto with_its_shards = [&shards](auto exchange) {
+    if (shards.is_none()) return rank_communicator(std::move(exchange));
+    const nb::gil_scoped_acquire lock;
+    return with_communicator(shards, [&exchange](auto own) {
+      return rank_communicator(slamb::sharded_communicator(std::move(exchange), std::move(own)));
+    });
+  };
+  if (ranks.is_none()) return with_its_shards(slamb::self_communicator{});
+  return with_communicator(std::move(ranks), with_its_shards);
+}
 
 /// An optimizer of any type, over tensors that the caller keeps alive.
 class optimizer {
@@ -147,10 +172,10 @@ class optimizer {
   optimizer(const std::string& recipe, const std::string& compressor, const std::string& moments,
             const std::vector<tensor>& tensors, const std::vector<address>& data, const std::vector<address>& gradients,
             const std::vector<address>& masters, std::map<std::string, settings::value> given, unsigned threads,
-            std::uint64_t rounding_seed, nb::object ranks, address stream)
+            std::uint64_t rounding_seed, nb::object ranks, const nb::object& shards, address stream)
       : held_(make(find_maker(recipe, compressor, moments), tensors, data, gradients, masters,
                    settings(std::move(given), recipe + " with compressor = '" + compressor + "'"),
-                   {threads, rounding_seed, stream_at(stream)}, std::move(ranks))) {
+                   {threads, rounding_seed, stream_at(stream)}, std::move(ranks), shards)) {
     for (const tensor& t : tensors) {
       types_.push_back(type_named(t.type));
       sizes_.push_back(static_cast<std::size_t>(t.size));
@@ -184,13 +209,13 @@ class optimizer {
     held_.set_options({.beta1 = beta1, .beta2 = beta2, .epsilon = epsilon, .weight_decay = weight_decay});
   }
 
-  std::uint64_t state_bytes(bool with_parameters) const {
+  std::uint64_t state_bytes(bool with_parameters, bool whole_tensors) const {
     std::uint64_t bytes = 0;
     held_.save_state([&bytes](std::span<const std::byte> piece) { bytes += piece.size(); },
-                     {.with_parameters = with_parameters});
+                     {.with_parameters = with_parameters, .whole_tensors = whole_tensors});
     return bytes;
   }
-  void save_state(address to, std::uint64_t bytes, bool with_parameters) const {
+  void save_state(address to, std::uint64_t bytes, bool with_parameters, bool whole_tensors) const {
     std::span<std::byte> left(reinterpret_cast<std::byte*>(to), bytes);
     held_.save_state(
         [&left](std::span<const std::byte> piece) {
@@ -199,10 +224,11 @@ class optimizer {
           std::ranges::copy(piece, left.begin());
           left = left.subspan(piece.size());
         },
-        {.with_parameters = with_parameters});
+        {.with_parameters = with_parameters, .whole_tensors = whole_tensors});
   }
-  void load_state(address from, std::uint64_t bytes, bool from_other_ranks) {
-    held_.load_state({reinterpret_cast<const std::byte*>(from), bytes}, {.from_other_ranks = from_other_ranks});
+  void load_state(address from, std::uint64_t bytes, bool from_other_ranks, bool whole_tensors) {
+    held_.load_state({reinterpret_cast<const std::byte*>(from), bytes},
+                     {.from_other_ranks = from_other_ranks, .whole_tensors = whole_tensors});
   }
 
   /// @param self  keeps the memory alive
@@ -236,6 +262,8 @@ class optimizer {
       return held_.statistics(with_norms);
     }();
     nb::dict to = to_dict(all.traffic);
+    to["shard_collectives"] = all.in_shards.rounds;
+    to["shard_sent_bytes"] = all.in_shards.sent_bytes;
     to["step"] = all.step;
     to["skipped_steps"] = all.skipped_steps;
     to["skipped_exchanges"] = all.skipped_exchanges;
@@ -272,7 +300,7 @@ class optimizer {
  private:
   static slamb::optimizer make(maker make, const std::vector<tensor>& tensors, const std::vector<address>& data,
                                const std::vector<address>& gradients, const std::vector<address>& masters,
-                               settings given, const machine& m, nb::object ranks) {
+                               settings given, const machine& m, nb::object ranks, const nb::object& shards) {
     if (data.size() != tensors.size() || gradients.size() != tensors.size() || masters.size() != tensors.size())
       throw std::invalid_argument("slamb: there must be one address of each kind for each tensor");
     std::vector<slamb::parameter> all;
@@ -285,10 +313,11 @@ class optimizer {
            .size = static_cast<std::size_t>(t.size),
            .dimensions = t.dimensions,
            .options = {.weight_decay = t.weight_decay, .adapt = t.adapt, .compress = t.compress, .group = t.group},
-           .master = reinterpret_cast<float*>(masters[i])});
+           .master = reinterpret_cast<float*>(masters[i]),
+           .shard = t.shard,
+           .whole_size = static_cast<std::size_t>(t.whole_size)});
     }
-    rank_communicator joined =
-        ranks.is_none() ? rank_communicator(slamb::self_communicator{}) : communicator_of(std::move(ranks));
+    rank_communicator joined = communicator_of(std::move(ranks), shards);
     const nb::gil_scoped_release released;  // ranks compare themselves
     return make(all, given, std::move(joined), m);
   }
@@ -393,19 +422,24 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
                       std::to_string(SLAMB_VERSION_PATCH);
 
   nb::class_<tensor>(m, "Tensor", "A tensor's description: number of elements, type, dimensions, and options.")
-      .def(nb::init<std::uint64_t, std::string, int, double, int, bool, bool>(), "size"_a, "type"_a, "dimensions"_a,
-           "weight_decay"_a, "group"_a, "adapt"_a, "compress"_a);
+      .def(nb::init<std::uint64_t, std::string, int, double, int, bool, bool, int, std::uint64_t>(), "size"_a, "type"_a,
+           "dimensions"_a, "weight_decay"_a, "group"_a, "adapt"_a, "compress"_a, "shard"_a = -1,
+           "whole_size"_a = 0,
+           "size: of this rank's part; dimensions and whole_size: of the whole tensor, 0 if its size is not known. shard: "
+           "the number of the part, equal on ranks that hold the same elements, or -1 if no other rank of the shard group "
+           "holds them.");
 
   nb::class_<optimizer>(m, "Optimizer", "An optimizer over tensors that the caller keeps alive.")
       .def(nb::init<const std::string&, const std::string&, const std::string&, const std::vector<tensor>&,
                     const std::vector<binding::address>&, const std::vector<binding::address>&,
                     const std::vector<binding::address>&, std::map<std::string, binding::settings::value>, unsigned,
-                    std::uint64_t, nb::object, binding::address>(),
+                    std::uint64_t, nb::object, const nb::object&, binding::address>(),
            "recipe"_a, "compressor"_a, "moments"_a, "tensors"_a, "data"_a, "gradients"_a, "masters"_a, "settings"_a,
-           "threads"_a, "rounding_seed"_a, "ranks"_a.none(), "stream"_a,
+           "threads"_a, "rounding_seed"_a, "ranks"_a.none(), "shards"_a.none(), "stream"_a,
            "Collective, if there are several ranks. Addresses: 0 for none. ranks: None for one; an object with rank, "
            "size, all_reduce_sum, broadcast, all_gather and all_to_all, of memory of the host; on a GPU also the "
-           "address of an ncclComm_t. stream: the address of a cudaStream_t; on the host 0.")
+           "address of an ncclComm_t. shards: the ranks that hold a model together, in the same form. stream: the "
+           "address of a cudaStream_t; on the host 0.")
       .def("step", &optimizer::step, "rates"_a, without_lock(), "One step, with a learning rate for each group.")
       .def("step_at", &optimizer::step_at, "rates"_a, without_lock(),
            "One step, with learning rates for each group that are read at this address, as float64, when it runs.")
@@ -418,11 +452,13 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
            "Addresses of floats that following steps read; 0 for none.")
       .def("set_options", &optimizer::set_options, "beta1"_a, "beta2"_a, "epsilon"_a, "weight_decay"_a,
            "Changes options of following steps; weight_decay: of each tensor.")
-      .def("state_bytes", &optimizer::state_bytes, "with_parameters"_a, without_lock(), "The size of the state.")
-      .def("save_state", &optimizer::save_state, "to"_a, "bytes"_a, "with_parameters"_a, without_lock(),
-           "Writes the state to memory.")
-      .def("load_state", &optimizer::load_state, "source"_a, "bytes"_a, "from_other_ranks"_a, without_lock(),
-           "Continues from a state in memory.")
+      .def("state_bytes", &optimizer::state_bytes, "with_parameters"_a, "whole_tensors"_a = false, without_lock(),
+           "The size of the state. whole_tensors: of whole tensors instead of this rank's shards, at the first rank of the "
+           "shard group; 0 at the others. Collective over the shard group then.")
+      .def("save_state", &optimizer::save_state, "to"_a, "bytes"_a, "with_parameters"_a, "whole_tensors"_a = false,
+           without_lock(), "Writes the state to memory. whole_tensors: as of state_bytes.")
+      .def("load_state", &optimizer::load_state, "source"_a, "bytes"_a, "from_other_ranks"_a, "whole_tensors"_a = false,
+           without_lock(), "Continues from a state in memory. whole_tensors: it is that of whole tensors.")
       .def(
           "moments",
           [](const nb::object& self, std::size_t tensor) { return nb::cast<optimizer&>(self).moments(self, tensor); },

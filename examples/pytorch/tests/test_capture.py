@@ -281,5 +281,5 @@ def test_ranks_that_exchange_through_the_host_are_refused(capture):
     p = make_parameters()
     optimizer = made("adamw", p)
     train(optimizer, 1, 2)
-    optimizer._parts[0]._ranks = type("Ranks", (), {"has_nccl": False})()
+    optimizer._parts[0]._ranks = type("AllRanks", (), {"has_host": True})()
     refused(optimizer, capture, "its ranks exchange through the host, which a graph does not; initialize")

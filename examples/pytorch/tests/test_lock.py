@@ -1,5 +1,6 @@
 """Other threads of Python run during a step, among them those of other ranks."""
 
+import ast
 import sys
 import threading
 
@@ -8,6 +9,7 @@ import torch
 from conftest import LambOracle, assert_near, assert_same_bits, copies_of, give_gradients, make_parameters, noise
 
 import slamb.torch as st
+from slamb.torch._shards import Groups
 
 
 def runs_during(call, attempts):
@@ -112,9 +114,9 @@ class ThreadRanks:
         parts = [one.chunk(2)[self.rank] for one in self.exchange("all_to_all", send)]
         torch.frombuffer(receive, dtype=torch.uint8).copy_(torch.cat(parts))
 
-    def require_equal(self, settings):
-        everything = self.exchange("require_equal", repr(settings).encode())
-        assert len({bytes(one) for one in everything}) == 1
+    def gather_values(self, value):
+        everything = self.exchange("gather_values", repr(value).encode())
+        return [ast.literal_eval(bytes(one).decode()) for one in everything]
 
     def gather_words(self, word):
         return [int(one.view(torch.int64)) for one in self.exchange("gather_words", word.to_bytes(8, sys.byteorder))]
@@ -123,7 +125,8 @@ class ThreadRanks:
 def on_two_ranks(work, monkeypatch):
     """The results of work(ranks) on two ranks."""
     mine = threading.local()
-    monkeypatch.setattr("slamb.torch._optimizer.group_of", lambda group: "a group")
+    groups = Groups("a group", None)
+    monkeypatch.setattr("slamb.torch._optimizer.groups_of_parameters", lambda *args: groups)
     monkeypatch.setattr("slamb.torch._optimizer.Ranks", lambda *args, **kwargs: mine.ranks)
     meeting, results = Meeting(), [None, None]
 

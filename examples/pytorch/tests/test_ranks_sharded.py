@@ -1,4 +1,4 @@
-"""AdamW over the parts of FSDP2's parameters: see ranks/sharded.py."""
+"""Parameters of which each rank has a part: see ranks/sharded.py."""
 
 from launch import make_tests
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -42,22 +43,36 @@ namespace slamb {
 /// on all ranks of the group.
 template <communicator Exchange, communicator Shards>
 class sharded_communicator {
+  // An any_communicator shows only at run time if it joins nodes or shards.
+  template <class C>
+  static constexpr bool is_of_any_type = requires(const C& c) {
+    c.joins_nodes();
+  };
   static_assert(
-      !requires(const Exchange& c) { c.local_size(); },
+      is_of_any_type<Exchange> || !requires(const Exchange& c) { c.local_size(); },
       "slamb: the Exchange of a sharded_communicator joins single ranks, not nodes: give it the communicator of "
       "all ranks that hold the same shard");
   static_assert(
-      !requires(const Exchange& c) { c.shard_size(); } && !requires(const Shards& c) { c.shard_size(); },
+      (is_of_any_type<Exchange> || !requires(const Exchange& c) { c.shard_size(); }) &&
+          (is_of_any_type<Shards> || !requires(const Shards& c) { c.shard_size(); }),
       "slamb: a sharded_communicator cannot be a part of another one; give Shards the ranks of all dimensions "
       "along which tensors are cut");
 
  public:
   /// @param exchange  joins the ranks of all shard groups that hold the same shard, in the order of the groups
   /// @param shards    joins the ranks of this shard group, in the order of shards
-  sharded_communicator(Exchange exchange, Shards shards) : exchange_(std::move(exchange)), shards_(std::move(shards)) {}
+  /// @throws std::invalid_argument if one of them is an any_communicator of nodes or shards, or `shards` is one without all_gather
+  sharded_communicator(Exchange exchange, Shards shards) : exchange_(std::move(exchange)), shards_(std::move(shards)) {
+    require_single(exchange_, "Exchange");
+    require_single(shards_, "Shards");
+    if (!detail::says_it_has(shards_, collective::all_gather))
+      throw std::invalid_argument(
+          "slamb: the Shards of a sharded_communicator need all_gather of bytes; the one in the any_communicator has "
+          "none");
+  }
   /// A model without replicas.
   explicit sharded_communicator(Shards shards) requires std::is_same_v<Exchange, self_communicator>
-      : shards_(std::move(shards)) {}
+      : sharded_communicator(Exchange(), std::move(shards)) {}
 
   int rank() const { return static_cast<int>(exchange_.rank()); }      ///< of the shard group
   int size() const { return static_cast<int>(exchange_.size()); }      ///< N, the number of shard groups
@@ -141,6 +156,15 @@ class sharded_communicator {
   }
 
  private:
+  template <class C>
+  static void require_single([[maybe_unused]] const C& c, [[maybe_unused]] const char* what) {
+    if constexpr (is_of_any_type<C>)
+      if (c.local_size() > 1 || c.shard_size() > 1)
+        throw std::invalid_argument(std::string("slamb: the ") + what +
+                                    " of a sharded_communicator is an any_communicator that joins nodes or shards; it "
+                                    "must join single ranks");
+  }
+
   template <class Call>
   void in_shards(const Call& call) {
     or_abort([this] { return "in shard group " + std::to_string(rank()) + ": "; }, call);

@@ -1,7 +1,8 @@
 // The scenarios of ranks that are processes, over NCCL on one GPU.
 //
-//   slamb_device_nccl_tests [--ranks N] [--jobs N]     2 ranks; 4 groups of ranks that lose one, at a time
+//   slamb_device_nccl_tests [--ranks N] [--shards S] [--jobs N]     2 ranks; 4 groups of ranks that lose one, at a time
 //
+// --shards: each S of the N ranks hold a model together.
 // NCCL refuses two ranks on one GPU of one host. So each process claims a host of its own, and NCCL connects them by sockets of the
 // loopback interface. Exit status: 0; 1 if something is wrong; 2 for a wrong command line; 77, with a line "skipped: …", without
 // a GPU, or if NCCL refuses nevertheless.
@@ -90,7 +91,7 @@ class captured_graph {
 
 struct nccl_world {
   using stream_type = cudaStream_t;
-  using ranks_type = std::variant<slamb::thread_communicator, device_tests::device_ranks>;
+  using ranks_type = decltype(device_tests::ingredients::ranks);
 
   class place {
    public:
@@ -152,7 +153,8 @@ struct nccl_world {
 
   /// @param new_ranks  returns a Communicator for another optimizer
   template <class NewRanks>
-  static std::string compare_graph(const recipe<nccl_world>& of, const NewRanks& new_ranks, int rank, place& at) {
+  static std::string compare_graph(const recipe<nccl_world>& of, const NewRanks& new_ranks, const rank_of_run& rank,
+                                   place& at) {
     device_array rates(2, at.stream());  // a double
     auto* const stored = reinterpret_cast<double*>(rates.data());
     const auto train = [&](bool by_graph) {
@@ -160,7 +162,7 @@ struct nccl_world {
       constexpr std::size_t first = 5;  // steps that are not captured, in which warm-ups end
       for (std::size_t t = 0; t < first; ++t) run.step(t);
       const auto prepare = [&](std::size_t t) {
-        run.prepare(t, t == first + 2 && rank == 0);
+        run.prepare(t, t == first + 2 && rank.rank == 0);
         const double rate = 0.01 / (1.0 + static_cast<double>(t));
         check_cuda(cudaMemcpyAsync(stored, &rate, sizeof rate, cudaMemcpyDefault, at.stream()), "cudaMemcpyAsync");
         check_cuda(cudaStreamSynchronize(at.stream()), "cudaStreamSynchronize");
@@ -194,6 +196,10 @@ struct nccl_world {
     return {made, &made->get()};
   }
 
+  static ranks_type ranks_of_shards(slamb::thread_communicator exchange, slamb::thread_communicator shards) {
+    return device_tests::thread_shards{std::move(exchange), std::move(shards)};
+  }
+
   static const recipe<nccl_world> recipes[9];
 };
 
@@ -225,12 +231,12 @@ constexpr recipe<nccl_world> nccl_world::recipes[9] = {
     {.name = "zero_one_adam", .make = nccl_world::make<zero_one_adam_on_device>, .has_local_steps = true},
 };
 
-int run(int ranks, int jobs) {
+int run(int ranks, int shards, int jobs) {
   adopt_orphans();
   // In a process of its own: processes forked from one that has used CUDA cannot use CUDA.
   const int gpu = programs::run_forked(1, [](int) { return device_tests::status_without_gpu(); });
   if (gpu != 0) return gpu;
-  const findings<nccl_world> found(ranks);
+  const findings<nccl_world> found(ranks, shards);
   results all;
   if (!run_well<nccl_world>(ranks, found, all)) {
     std::printf("skipped: %s\n", found.refusal[0].get().c_str());
@@ -252,6 +258,7 @@ int number_of(std::string_view text) {
 
 int main(int count, char** arguments) try {
   int ranks = 2;
+  int shards = 1;
   int jobs = 4;
   bool is_right = count % 2 == 1;
   for (int i = 1; i + 1 < count; i += 2) {
@@ -259,16 +266,21 @@ int main(int count, char** arguments) try {
     const int value = rank_tests::number_of(arguments[i + 1]);
     if (option == "--ranks")
       ranks = value;
+    else if (option == "--shards")
+      shards = value;
     else if (option == "--jobs")
       jobs = value;
     else
       is_right = false;
   }
-  if (!is_right || ranks < 2 || ranks > rank_tests::most_ranks || jobs < 1) {
-    std::fprintf(stderr, "usage: slamb_device_nccl_tests [--ranks N] [--jobs N], where --ranks is 2 to 16\n");
+  if (!is_right || ranks < 2 || ranks > rank_tests::most_ranks || jobs < 1 || shards < 1 || ranks % shards != 0) {
+    std::fprintf(
+        stderr,
+        "usage: slamb_device_nccl_tests [--ranks N] [--shards S] [--jobs N], where N is 2 to 16, and S divides "
+        "it\n");
     return 2;
   }
-  return rank_tests::run(ranks, jobs);
+  return rank_tests::run(ranks, shards, jobs);
 } catch (const std::exception& failure) {
   std::fprintf(stderr, "slamb_device_nccl_tests: %s\n", failure.what());
   return 1;

@@ -27,7 +27,7 @@ cp "$sources/cmake/slamb_mpirun.cmake" "$ROOT/cmake/"
 echo 'TEST_CASE("device: a case") {}' | tee "$ROOT/tests/device/edges.cpp" >"$ROOT/tests/device/replay.cu"
 
 all_rows=("build bench" bench torch "pytorch: costs" "pytorch: tests" "build tests" "tests: edges" "tests: replay"
-  "tests: processes" memcheck racecheck synccheck initcheck "build nccl" "nccl: 2 ranks" "nccl: 4 ranks" "nccl: torchrun"
+  "tests: processes" memcheck racecheck synccheck initcheck "build nccl" "nccl: 2 ranks" "nccl: 4 ranks" "nccl: 4 ranks, models of 2 shards" "nccl: torchrun"
   "build examples" "examples: cuda" "examples: nccl, 1 rank" "examples: nccl, 2 ranks")
 
 # reset: the defaults of a run: everything is installed, and nothing fails.
@@ -209,7 +209,7 @@ failures() {
       "build tests")
         without=("$name" tests memcheck racecheck synccheck initcheck) reason="skipped: slamb_device_tests was not built"
         ;;
-      "build nccl") without=("$name" "nccl: 2 ranks" "nccl: 4 ranks") reason="skipped: slamb_device_nccl_tests was not built" ;;
+      "build nccl") without=("$name" "nccl: 2 ranks" "nccl: 4 ranks" "nccl: 4 ranks, models of 2 shards") reason="skipped: slamb_device_nccl_tests was not built" ;;
       "build examples") without=("$name" "examples: cuda") reason="skipped: example_cuda_graph was not built" ;;
       *) without=("$name") ;;
     esac
@@ -290,7 +290,7 @@ must_be_saved() {
 
 missing() {
   local tests=("build tests" tests memcheck racecheck synccheck initcheck)
-  local nccl=("build nccl" "nccl: 2 ranks" "nccl: 4 ranks")
+  local nccl=("build nccl" "nccl: 2 ranks" "nccl: 4 ranks" "nccl: 4 ranks, models of 2 shards")
 
   reset
   context="no doctest"
@@ -364,7 +364,7 @@ missing() {
   ends_well
   must row "nccl: 2 ranks" "skipped: NCCL refuses several ranks on one GPU"
   must row "nccl: torchrun" "skipped: NCCL refuses two ranks"
-  must rows_but passed "nccl: 2 ranks" "nccl: 4 ranks" "nccl: torchrun"
+  must rows_but passed "nccl: 2 ranks" "nccl: 4 ranks" "nccl: 4 ranks, models of 2 shards" "nccl: torchrun"
   must is_status 0
 
   reset
@@ -416,7 +416,7 @@ options() {
   GPU=no
   run --stage nccl
   ends_well
-  must has_rows "build nccl" "nccl: 2 ranks" "nccl: 4 ranks" "nccl: torchrun"
+  must has_rows "build nccl" "nccl: 2 ranks" "nccl: 4 ranks" "nccl: 4 ranks, models of 2 shards" "nccl: torchrun"
   must row "nccl: 2 ranks" "FAILED: there is no GPU"
   must rows_but "skipped: there is no GPU" "build nccl" "nccl: 2 ranks"
 
@@ -438,7 +438,7 @@ options() {
   must row "build examples" "skipped: $ROOT/given/bin/example_cuda_graph is missing"
   must row "tests: processes" "skipped: $ROOT/given/bin/slamb_device_mpi_tests is missing"
   must row "nccl: 2 ranks" "skipped: $ROOT/given/bin/slamb_device_nccl_tests is missing"
-  must rows_but passed "build nccl" "nccl: 2 ranks" "nccl: 4 ranks" "build bench" "build tests" "build examples" "tests: processes" "examples: cuda" \
+  must rows_but passed "build nccl" "nccl: 2 ranks" "nccl: 4 ranks" "nccl: 4 ranks, models of 2 shards" "build bench" "build tests" "build examples" "tests: processes" "examples: cuda" \
     "examples: nccl, 1 rank" "examples: nccl, 2 ranks"
   must_not called "--preset"
   must is_status 0

@@ -148,7 +148,9 @@ case "$(basename "$0") $*" in
       echo "skipped: NCCL refuses several ranks on one GPU: Duplicate GPU detected"
       exit 77
     fi
-    stage "nccl: ${*: -1} ranks" || exit
+    name="nccl: $2 ranks"
+    if [[ "${*: -1}" != 1 ]]; then name+=", models of ${*: -1} shards"; fi
+    stage "$name" || exit
     listed "$STAGES_THAT_ARE_EMPTY" "$name" || echo "57 ok, 0 wrong"
     ;;
   "example_cuda_graph ")

@@ -1,8 +1,9 @@
 // The scenarios of ranks that are processes, with host memory and a Communicator over sockets, which CI can run. As NCCL does, it
 // adds the terms of a sum in another order than threads.
 //
-//   slamb_process_tests [--ranks N] [--jobs N] [--defect NAME]
+//   slamb_process_tests [--ranks N] [--shards S] [--jobs N] [--defect NAME]
 //
+// --shards: each S of the N ranks hold a model together.
 // --defect: something is wrong, and the scenarios must find it: a rank's sums, or what ranks say of a lost peer.
 #include <cstdlib>
 #include <filesystem>
@@ -132,6 +133,10 @@ struct socket_world {
                                        std::move(ranks.any), slamb::host_backend{.threads = 1});
   }
 
+  static ranks_type ranks_of_shards(slamb::thread_communicator exchange, slamb::thread_communicator shards) {
+    return ranks_type(any_ranks(slamb::sharded_communicator(std::move(exchange), std::move(shards))));
+  }
+
   static const recipe<socket_world> recipes[9];
 };
 
@@ -154,9 +159,9 @@ constexpr recipe<socket_world> socket_world::recipes[9] = {
     {.name = "zero_one_adam", .make = socket_world::make<slamb::zero_one_adam<>>, .has_local_steps = true},
 };
 
-int run(int ranks, std::size_t jobs) {
+int run(int ranks, int shards, std::size_t jobs) {
   adopt_orphans();
-  const findings<socket_world> found(ranks);
+  const findings<socket_world> found(ranks, shards);
   results all;
   run_well<socket_world>(ranks, found, all);
   lose_ranks<socket_world>(ranks, jobs, found, all);
@@ -168,20 +173,24 @@ int run(int ranks, std::size_t jobs) {
 
 int main(int count, char** arguments) try {
   int ranks = 2;
+  int shards = 1;
   int jobs = 16;  // most of them wait
   for (int i = 1; i + 1 < count; i += 2) {
     const std::string_view option = arguments[i];
     const std::string_view value = arguments[i + 1];
     if (option == "--ranks") ranks = std::atoi(arguments[i + 1]);
+    if (option == "--shards") shards = std::atoi(arguments[i + 1]);
     if (option == "--jobs") jobs = std::atoi(arguments[i + 1]);
     using rank_tests::defect, rank_tests::planted;
     if (option == "--defect") planted = value == "sums" ? defect::sums : defect::silence;
   }
-  if (count % 2 == 0 || ranks < 2 || ranks > rank_tests::most_ranks || jobs < 1) {
-    std::fprintf(stderr, "usage: slamb_process_tests [--ranks N] [--jobs N] [--defect sums | silence]\n");
+  if (count % 2 == 0 || ranks < 2 || ranks > rank_tests::most_ranks || jobs < 1 || shards < 1 || ranks % shards != 0) {
+    std::fprintf(stderr,
+                 "usage: slamb_process_tests [--ranks N] [--shards S] [--jobs N] [--defect sums | silence], where S "
+                 "divides N\n");
     return 2;
   }
-  return rank_tests::run(ranks, static_cast<std::size_t>(jobs));
+  return rank_tests::run(ranks, shards, static_cast<std::size_t>(jobs));
 } catch (const std::exception& failure) {
   std::fprintf(stderr, "slamb_process_tests: %s\n", failure.what());
   return 1;

@@ -6,6 +6,7 @@
 //
 //   stream_type                   of its Communicators
 //   ranks_type                    the ranks of an optimizer; made from a thread_communicator or an any_communicator<stream_type>
+//   ranks_of_shards(e, s)         likewise from two thread_communicators: of ranks with the same shard, and of a shard group
 //   recipes                       [] of recipe<World>
 //   limits                        the waits of its Communicators
 //   prepare(rank)                 called first by each process
@@ -28,11 +29,13 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <slamb/communicator/run_ranks.hpp>
+#include <slamb/communicator/sharded_communicator.hpp>
 #include <slamb/core/error.hpp>
 #include <slamb/core/parameter.hpp>
 #include <slamb/optimizer/optimizer.hpp>
@@ -111,30 +114,63 @@ inline double distance(std::span<const float> a, std::span<const float> b) {
   return apart / largest;
 }
 
+/// A rank of a run: rank r has shard r mod `shards` of the model that group r / `shards` holds together.
+struct rank_of_run {
+  int rank = 0;
+  int shards = 1;
+
+  int group() const { return rank / shards; }
+  int shard() const { return rank % shards; }
+  /// The first element of its part of n elements; of the next shard, the end.
+  std::size_t first_of(std::size_t n, int of_shard) const {
+    return n * static_cast<std::size_t>(of_shard) / static_cast<std::size_t>(shards);
+  }
+  std::size_t size_of(std::size_t n) const { return first_of(n, shard() + 1) - first_of(n, shard()); }
+  /// Its elements of all tensors.
+  std::size_t size() const {
+    std::size_t all = 0;
+    for (const auto& shape : shapes) all += size_of(shape.size);
+    return all;
+  }
+  /// Its parts of values of all tensors.
+  std::vector<float> part_of(std::span<const float> whole) const {
+    std::vector<float> own;
+    for (const auto& shape : shapes) {
+      const auto its = whole.subspan(first_of(shape.size, shard()), size_of(shape.size));
+      own.insert(own.end(), its.begin(), its.end());
+      whole = whole.subspan(shape.size);
+    }
+    return own;
+  }
+};
+
 /// One rank's tensors and optimizer.
 template <class World>
 class training {
  public:
   using place = typename World::place;
 
-  training(const recipe<World>& of, typename World::ranks_type ranks, int rank, place& at, bool is_captured = false,
-           std::span<const float> start = first_parameters())
-      : rank_(rank), parameters_(at.floats(elements)), gradients_(at.floats(elements)) {
-    parameters_.write(start);
+  /// @param start  the rank's parameters; empty: the first
+  training(const recipe<World>& of, typename World::ranks_type ranks, const rank_of_run& rank, place& at,
+           bool is_captured = false, std::span<const float> start = {})
+      : rank_(rank), parameters_(at.floats(rank.size())), gradients_(at.floats(rank.size())) {
+    parameters_.write(start.empty() ? rank.part_of(first_parameters()) : std::vector(start.begin(), start.end()));
     std::vector<slamb::parameter> tensors;
     std::size_t first = 0;
     for (const auto& shape : shapes) {
+      const std::size_t size = rank.size_of(shape.size);
       tensors.push_back({.data = parameters_.data() + first,
                          .gradient = gradients_.data() + first,
-                         .size = shape.size,
-                         .dimensions = shape.dimensions});
-      first += shape.size;
+                         .size = size,
+                         .dimensions = shape.dimensions,
+                         .whole_size = shape.size});
+      first += size;
     }
     optimizer_ = of.make(tensors, std::move(ranks), at, is_captured);
   }
 
   void prepare(std::size_t step, bool has_nan = false) {
-    std::vector<float> values = gradients(step, rank_);
+    std::vector<float> values = rank_.part_of(gradients(step, rank_.group()));
     if (has_nan) values[17] = NAN;
     gradients_.write(values);
   }
@@ -149,7 +185,7 @@ class training {
   slamb::optimizer& optimizer() { return *optimizer_; }
 
  private:
-  int rank_;
+  rank_of_run rank_;
   typename place::array parameters_;
   typename place::array gradients_;
   std::shared_ptr<slamb::optimizer> optimizer_;  // destroyed first
@@ -163,8 +199,9 @@ struct findings {
   enum scenario { trains, resumes, skips, launches, scenarios };
   static constexpr std::size_t recipes = std::size(World::recipes);
 
-  explicit findings(int ranks)
+  findings(int ranks, int shards)
       : ranks_(static_cast<std::size_t>(ranks)),
+        shards(shards),
         by_threads(recipes * ranks_ * elements),
         by_processes(recipes * ranks_ * elements),
         collectives(recipes * (steps + 1)),
@@ -187,7 +224,8 @@ struct findings {
   std::size_t ranks_;
 
  public:
-  shared_values<float> by_threads;    // [recipes][ranks][elements]
+  const int shards;                   // of each model
+  shared_values<float> by_threads;    // [recipes][ranks][elements], of which a rank has its part
   shared_values<float> by_processes;  // the same
   shared_values<std::uint64_t> collectives;
   shared_values<short_text> of_check;  // [ranks]
@@ -220,16 +258,89 @@ class results {
 template <class World>
 void train_by_threads(int ranks, const findings<World>& found) {
   World::prepare(0);
-  for (std::size_t r = 0; r < std::size(World::recipes); ++r)
-    slamb::run_ranks(ranks, [&](slamb::thread_communicator mine) {
-      const int rank = mine.rank();
+  for (std::size_t r = 0; r < std::size(World::recipes); ++r) {
+    std::deque<slamb::thread_group> groups, with_same_shard;
+    for (int g = 0; g < ranks / found.shards; ++g) groups.emplace_back(found.shards);
+    for (int s = 0; s < found.shards; ++s) with_same_shard.emplace_back(ranks / found.shards);
+    slamb::run_ranks(ranks, [&](const slamb::thread_communicator& mine) {
+      const rank_of_run rank{mine.rank(), found.shards};
+      slamb::thread_communicator exchange =
+          with_same_shard[static_cast<std::size_t>(rank.shard())].communicator(rank.group());
       typename World::place at;
-      training<World> run(World::recipes[r], typename World::ranks_type(std::move(mine)), rank, at);
+      training<World> run(
+          World::recipes[r],
+          found.shards == 1
+              ? typename World::ranks_type(std::move(exchange))
+              : World::ranks_of_shards(std::move(exchange),
+                                       groups[static_cast<std::size_t>(rank.group())].communicator(rank.shard())),
+          rank, at);
       for (std::size_t t = 0; t < steps; ++t) run.step(t);
       run.optimizer().synchronize_parameters();
-      std::ranges::copy(run.parameters(), found.parameters(found.by_threads, r, rank).begin());
+      std::ranges::copy(run.parameters(), found.parameters(found.by_threads, r, rank.rank).begin());
     });
+  }
 }
+
+/// What a process has joined: the ranks with which it exchanges, and its shard group if there are several shards. Optimizers use them
+/// one after another.
+template <class World>
+class joined_ranks {
+ public:
+  using stream_type = typename World::stream_type;
+  using any = slamb::any_communicator<stream_type>;
+
+  joined_ranks(any exchange, std::optional<any> shards) : exchange_(std::make_shared<any>(std::move(exchange))) {
+    if (shards) shards_ = std::make_shared<any>(std::move(*shards));
+  }
+
+  void check(typename World::place& at) {
+    World::check(*exchange_, at);
+    if (shards_ != nullptr) World::check(*shards_, at);
+  }
+  /// Ranks for an optimizer, whose collectives `log` counts.
+  /// @param changed  World::joined, or what it is given
+  template <class Changed>
+  typename World::ranks_type ranks(const std::shared_ptr<collective_log>& log, const Changed& changed) {
+    using counted = accident_communicator<stream_type>;
+    counted exchange(changed(exchange_), log);
+    if (shards_ == nullptr) return typename World::ranks_type(any(std::move(exchange)));
+    return typename World::ranks_type(
+        any(slamb::sharded_communicator<counted, counted>(std::move(exchange), counted(shards_, log))));
+  }
+
+ private:
+  std::shared_ptr<any> exchange_;
+  std::shared_ptr<any> shards_;
+};
+
+/// Where processes meet, made before they are forked.
+template <class World>
+class meetings {
+ public:
+  meetings(int ranks, int shards) : shards_(shards) {
+    for (int s = 0; s < shards; ++s) with_same_shard_.emplace_back(ranks / shards);
+    for (int g = 0; shards > 1 && g < ranks / shards; ++g) groups_.emplace_back(shards);
+  }
+
+  void introduce(int rank) const {
+    const rank_of_run its{rank, shards_};
+    with_same_shard_[static_cast<std::size_t>(its.shard())].introduce(its.group());
+    if (shards_ > 1) groups_[static_cast<std::size_t>(its.group())].introduce(its.shard());
+  }
+  joined_ranks<World> join(int rank, milliseconds timeout) const {
+    using any = typename joined_ranks<World>::any;
+    const rank_of_run its{rank, shards_};
+    any exchange = with_same_shard_[static_cast<std::size_t>(its.shard())].join(its.group(), timeout);
+    std::optional<any> shards;
+    if (shards_ > 1) shards.emplace(groups_[static_cast<std::size_t>(its.group())].join(its.shard(), timeout));
+    return {std::move(exchange), std::move(shards)};
+  }
+
+ private:
+  int shards_;
+  std::deque<typename World::meeting> with_same_shard_;
+  std::deque<typename World::meeting> groups_;
+};
 
 /// The scenarios of one rank, by its process.
 template <class World>
@@ -237,15 +348,12 @@ class rank_of_processes {
  public:
   using stream_type = typename World::stream_type;
 
-  rank_of_processes(int rank, int ranks, slamb::any_communicator<stream_type> joined, const findings<World>& found)
-      : rank_(rank),
-        ranks_(ranks),
-        found_(found),
-        joined_(std::make_shared<slamb::any_communicator<stream_type>>(std::move(joined))) {}
+  rank_of_processes(int rank, int ranks, joined_ranks<World> joined, const findings<World>& found)
+      : rank_(rank), of_run_{rank, found.shards}, ranks_(ranks), found_(found), joined_(std::move(joined)) {}
 
   void run_all() {
     record(found_.of_check[static_cast<std::size_t>(rank_)], [&] {
-      World::check(*joined_, at_);
+      joined_.check(at_);
       return std::string();
     });
     for (std::size_t r = 0; r < std::size(World::recipes); ++r) run_one(r);
@@ -255,15 +363,15 @@ class rank_of_processes {
   using scenario = typename findings<World>::scenario;
 
   typename World::ranks_type new_ranks() {
-    return typename World::ranks_type(slamb::any_communicator<stream_type>(
-        accident_communicator<stream_type>(World::joined(joined_), log_ = std::make_shared<collective_log>())));
+    log_ = std::make_shared<collective_log>();
+    return joined_.ranks(log_, [](const auto& exchange) { return World::joined(exchange); });
   }
 
   /// The scenarios of a recipe. An exception ends the process: the other ranks cannot go on either.
   void run_one(std::size_t r) {
     const recipe<World>& of = World::recipes[r];
     const auto finding = [&](scenario which) -> short_text& { return found_.finding(r, which, rank_); };
-    training<World> run(of, new_ranks(), rank_, at_);
+    training<World> run(of, new_ranks(), of_run_, at_);
     std::vector<float> half;
     std::vector<std::byte> saved;
     record(finding(findings<World>::trains), [&] {
@@ -283,14 +391,14 @@ class rank_of_processes {
       return std::string();
     });
     record(finding(findings<World>::skips), [&] {
-      training<World> fresh(of, new_ranks(), rank_, at_);
+      training<World> fresh(of, new_ranks(), of_run_, at_);
       fresh.step(0);
       std::string wrong = skip(fresh, 1);
       if (wrong.empty() && !of.has_local_steps) wrong = skip(run, steps);
       return wrong;
     });
     record(finding(findings<World>::resumes), [&] {
-      training<World> resumed(of, new_ranks(), rank_, at_, false, half);
+      training<World> resumed(of, new_ranks(), of_run_, at_, false, half);
       resumed.optimizer().load_state(saved);
       for (std::size_t t = steps / 2; t < steps; ++t) resumed.step(t);
       return same_bits(resumed.parameters(), own_) ? "" : "other parameters than without the interruption";
@@ -299,7 +407,7 @@ class rank_of_processes {
       if (!of.can_be_captured) return;
       record(finding(findings<World>::launches), [&] {
         return World::compare_graph(
-            of, [this] { return new_ranks(); }, rank_, at_);
+            of, [this] { return new_ranks(); }, of_run_, at_);
       });
     }
   }
@@ -331,10 +439,11 @@ class rank_of_processes {
   }
 
   int rank_;
+  rank_of_run of_run_;
   int ranks_;
   const findings<World>& found_;
   typename World::place at_;  // destroyed last
-  std::shared_ptr<slamb::any_communicator<stream_type>> joined_;
+  joined_ranks<World> joined_;
   std::shared_ptr<collective_log> log_;
   std::vector<float> own_;
 };
@@ -344,24 +453,35 @@ inline constexpr int status_of_refusal = 77;
 /// What is wrong with the parameters of all ranks, compared with those of threads.
 template <class World>
 std::string wrong_parameters(const findings<World>& found, std::size_t r, int ranks) {
-  for (int rank = 1; rank < ranks; ++rank)
-    if (!same_bits(found.parameters(found.by_processes, r, rank), found.parameters(found.by_processes, r, 0)))
-      return "ranks 0 and " + std::to_string(rank) + " have different parameters";
-  const auto ours = found.parameters(found.by_processes, r, 0);
-  const auto theirs = found.parameters(found.by_threads, r, 0);
-  const double apart = distance(ours, theirs);
-  const bool needs_bits = ranks == 2 || World::recipes[r].has_exact_sums;
-  if (needs_bits ? same_bits(ours, theirs) : apart <= 1e-5) return "";
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < elements; ++i) count += ours[i] != theirs[i] ? 1 : 0;
-  return std::to_string(count) + " of " + std::to_string(elements) +
-         " parameters differ from those of threads, by up to " + std::to_string(1e6 * apart) + "e-6 of the largest";
+  for (int rank = found.shards; rank < ranks; ++rank)
+    if (const int first = rank % found.shards;
+        !same_bits(found.parameters(found.by_processes, r, rank), found.parameters(found.by_processes, r, first)))
+      return "ranks " + std::to_string(first) + " and " + std::to_string(rank) + " have different parameters";
+  for (int shard = 0; shard < found.shards; ++shard) {
+    const auto ours = found.parameters(found.by_processes, r, shard);
+    const auto theirs = found.parameters(found.by_threads, r, shard);
+    const double apart = distance(ours, theirs);
+    const bool needs_bits = ranks / found.shards == 2 || World::recipes[r].has_exact_sums;
+    if (needs_bits ? same_bits(ours, theirs) : apart <= 1e-5) continue;
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < elements; ++i) count += ours[i] != theirs[i] ? 1 : 0;
+    return std::to_string(count) + " of " + std::to_string(elements) +
+           " parameters differ from those of threads, by up to " + std::to_string(1e6 * apart) + "e-6 of the largest";
+  }
+  return "";
+}
+
+/// "4 ranks: ", "2 x 2 ranks: "
+template <class World>
+std::string name_of(int ranks, const findings<World>& found) {
+  const std::string groups = std::to_string(ranks / found.shards);
+  return groups + (found.shards == 1 ? "" : " x " + std::to_string(found.shards)) + " ranks: ";
 }
 
 /// check_communicator, and all scenarios without a lost rank. Returns false if ranks cannot meet on this machine.
 template <class World>
 bool run_well(int ranks, const findings<World>& found, results& all) {
-  const std::string who = std::to_string(ranks) + " ranks: ";
+  const std::string who = name_of(ranks, found);
   const ending by_threads = run_ranks(1, no_rank, std::chrono::minutes(5), [&](int) {
     train_by_threads<World>(ranks, found);
     return 0;
@@ -369,10 +489,10 @@ bool run_well(int ranks, const findings<World>& found, results& all) {
   if (!by_threads.is(ending::exited, 0))
     all.add(who + "the trainings by threads", "their process " + by_threads.text());
 
-  const typename World::meeting there(ranks);
+  const meetings<World> there(ranks, found.shards);
   const std::vector<ending> ends = run_ranks(ranks, no_rank, std::chrono::minutes(10), [&](int rank) {
     World::prepare(rank);
-    std::optional<slamb::any_communicator<typename World::stream_type>> joined;
+    std::optional<joined_ranks<World>> joined;
     try {
       there.introduce(rank);
       joined.emplace(there.join(rank, World::waits.timeout));
@@ -407,7 +527,7 @@ bool run_well(int ranks, const findings<World>& found, results& all) {
     const std::string what = who + of.name + ": ";
     std::string wrong = wrong_in(findings<World>::trains);
     if (wrong.empty() && by_threads.is(ending::exited, 0)) wrong = wrong_parameters(found, r, ranks);
-    const bool by_bits = ranks == 2 || of.has_exact_sums;
+    const bool by_bits = ranks / found.shards == 2 || of.has_exact_sums;
     all.add(what + (by_bits ? "trains as threads do, to the bit" : "trains as threads do, to 1e-5"), wrong);
     all.add(what + "all ranks skip a step that one must skip", wrong_in(findings<World>::skips));
     all.add(what + "a resumed training has the bits of an uninterrupted one", wrong_in(findings<World>::resumes));
@@ -437,10 +557,9 @@ struct witness {
 
 /// One rank of a training in which a rank is lost.
 template <class World>
-int meet_accident(const lost_rank& planned, int rank, const typename World::meeting& there, std::int64_t& happened,
-                  witness& seen) {
-  using stream_type = typename World::stream_type;
-  using any = slamb::any_communicator<stream_type>;
+int meet_accident(const lost_rank& planned, const rank_of_run& of_run, const meetings<World>& there,
+                  std::int64_t& happened, witness& seen) {
+  const int rank = of_run.rank;
   World::prepare(rank);
   typename World::place at;
   const auto log = std::make_shared<collective_log>();
@@ -449,9 +568,9 @@ int meet_accident(const lost_rank& planned, int rank, const typename World::meet
   try {
     there.introduce(rank);
     if (rank == planned.rank && planned.at == 0) happen(planned.what, happened);
-    any joined = there.join(rank, World::waits.accident_timeout);
-    any counted(accident_communicator<stream_type>(std::make_shared<any>(std::move(joined)), log));
-    run.emplace(World::recipes[planned.recipe], typename World::ranks_type(std::move(counted)), rank, at);
+    joined_ranks<World> joined = there.join(rank, World::waits.accident_timeout);
+    run.emplace(World::recipes[planned.recipe], joined.ranks(log, [](const auto& exchange) { return exchange; }),
+                of_run, at);
     for (std::size_t t = 0; t < 1000; ++t) {
       run->step(t % steps);
       run->optimizer().statistics();  // waits
@@ -512,7 +631,7 @@ std::vector<lost_rank> planned_accidents(int ranks, const findings<World>& found
   };
   std::size_t first = std::size(World::recipes);  // the recipe whose constructions are interrupted
   for (std::size_t r = 0; r < std::size(World::recipes); ++r) {
-    if (World::recipes[r].loses_one_of < ranks) continue;
+    if (World::recipes[r].loses_one_of < ranks / found.shards) continue;
     first = std::min(first, r);
     const auto count = found.collectives_of(r);
     std::size_t step = steps / 2;
@@ -540,7 +659,7 @@ std::string text_of(const lost_rank& one, const findings<World>& found) {
 /// @param jobs  groups of ranks at a time
 template <class World>
 void lose_ranks(int ranks, std::size_t jobs, const findings<World>& found, results& all) {
-  const std::string who = std::to_string(ranks) + " ranks: ";
+  const std::string who = name_of(ranks, found);
   const std::vector<lost_rank> planned = planned_accidents(ranks, found);
   const shared_values<short_text> verdicts(planned.size());
   std::vector<bool> is_told(planned.size(), false);
@@ -555,12 +674,13 @@ void lose_ranks(int ranks, std::size_t jobs, const findings<World>& found, resul
     }
   };
   const auto lose_one = [&](std::size_t i) {
-    const typename World::meeting there(ranks);
+    const meetings<World> there(ranks, found.shards);
     const shared_values<witness> seen(static_cast<std::size_t>(ranks));
     const shared_values<std::int64_t> happened(1);
     const milliseconds limit = 3 * World::waits.accident_timeout + World::waits.abort_timeout + 2 * slack;
     const std::vector<ending> ends = run_ranks(ranks, planned[i].rank, limit, [&](int rank) {
-      return meet_accident<World>(planned[i], rank, there, happened[0], seen[static_cast<std::size_t>(rank)]);
+      return meet_accident<World>(planned[i], {rank, found.shards}, there, happened[0],
+                                  seen[static_cast<std::size_t>(rank)]);
     });
     const std::string wrong = wrong_ends<World>(planned[i], ends, happened[0], seen.all());
     verdicts[i].set(wrong.empty() ? "ok" : wrong);

@@ -13,14 +13,17 @@ class Tensor:
     A tensor's description: number of elements, type, dimensions, and options.
     """
 
-    def __init__(self, size: int, type: str, dimensions: int, weight_decay: float, group: int, adapt: bool, compress: bool) -> None: ...
+    def __init__(self, size: int, type: str, dimensions: int, weight_decay: float, group: int, adapt: bool, compress: bool, shard: int = -1, whole_size: int = 0) -> None:
+        """
+        size: of this rank's part; dimensions and whole_size: of the whole tensor, 0 if its size is not known. shard: the number of the part, equal on ranks that hold the same elements, or -1 if no other rank of the shard group holds them.
+        """
 
 class Optimizer:
     """An optimizer over tensors that the caller keeps alive."""
 
-    def __init__(self, recipe: str, compressor: str, moments: str, tensors: Sequence[Tensor], data: Sequence[int], gradients: Sequence[int], masters: Sequence[int], settings: Mapping[str, bool | int | float | str], threads: int, rounding_seed: int, ranks: object | None, stream: int) -> None:
+    def __init__(self, recipe: str, compressor: str, moments: str, tensors: Sequence[Tensor], data: Sequence[int], gradients: Sequence[int], masters: Sequence[int], settings: Mapping[str, bool | int | float | str], threads: int, rounding_seed: int, ranks: object | None, shards: object | None, stream: int) -> None:
         """
-        Collective, if there are several ranks. Addresses: 0 for none. ranks: None for one; an object with rank, size, all_reduce_sum, broadcast, all_gather and all_to_all, of memory of the host; on a GPU also the address of an ncclComm_t. stream: the address of a cudaStream_t; on the host 0.
+        Collective, if there are several ranks. Addresses: 0 for none. ranks: None for one; an object with rank, size, all_reduce_sum, broadcast, all_gather and all_to_all, of memory of the host; on a GPU also the address of an ncclComm_t. shards: the ranks that hold a model together, in the same form. stream: the address of a cudaStream_t; on the host 0.
         """
 
     def step(self, rates: Sequence[float]) -> None:
@@ -46,14 +49,18 @@ class Optimizer:
     def set_options(self, beta1: float, beta2: float, epsilon: float, weight_decay: Sequence[float]) -> None:
         """Changes options of following steps; weight_decay: of each tensor."""
 
-    def state_bytes(self, with_parameters: bool) -> int:
-        """The size of the state."""
+    def state_bytes(self, with_parameters: bool, whole_tensors: bool = False) -> int:
+        """
+        The size of the state. whole_tensors: of whole tensors instead of this rank's shards, at the first rank of the shard group; 0 at the others. Collective over the shard group then.
+        """
 
-    def save_state(self, to: int, bytes: int, with_parameters: bool) -> None:
-        """Writes the state to memory."""
+    def save_state(self, to: int, bytes: int, with_parameters: bool, whole_tensors: bool = False) -> None:
+        """Writes the state to memory. whole_tensors: as of state_bytes."""
 
-    def load_state(self, source: int, bytes: int, from_other_ranks: bool) -> None:
-        """Continues from a state in memory."""
+    def load_state(self, source: int, bytes: int, from_other_ranks: bool, whole_tensors: bool = False) -> None:
+        """
+        Continues from a state in memory. whole_tensors: it is that of whole tensors.
+        """
 
     def moments(self, tensor: int) -> tuple[Any, Any] | None:
         """

@@ -19,7 +19,6 @@ from checks import (
     make_parameters,
     raises,
     rank,
-    require_near,
     require_same_bits,
     run,
     size,
@@ -302,39 +301,6 @@ def frozen_parameters_are_not_exchanged_and_are_trained_later(name):
     optimizer.compare_ranks()
     optimizer.synchronize_parameters()
     assert are_equal_on_all_ranks([frozen, *parameters]) and float((frozen - 1).detach().abs().max()) > 0.0
-
-
-@check(2, (2, 1))
-def parameters_of_fsdp1_are_rejected_where_whole_ones_are_needed():
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    torch.manual_seed(0)
-    for uses_own in (True, False):
-        model = torch.nn.Sequential(torch.nn.Linear(10, 200), torch.nn.Linear(200, 1))
-        split = FullyShardedDataParallel(model, use_orig_params=uses_own, device_id=torch.device("cpu"))
-        for kind in (Lamb, Slamb):
-            with raises(ValueError, "FullyShardedDataParallel", kind.__name__, "AdamW with exchange=False"):
-                kind(split.parameters(), exchange=False)
-        with raises(ValueError, "exchange=False and without max_gradient_norm"):
-            AdamW(split.parameters())
-
-
-@check(2, (2, 1))
-def adamw_trains_the_pieces_of_fsdp1_as_that_of_torch():
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    def trained(kind, **options):
-        torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(10, 200), torch.nn.Linear(200, 1))
-        split = FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
-        optimizer = kind(split.parameters(), lr=0.01, **options)
-        for step in range(5):
-            optimizer.zero_grad()
-            split(torch.randn(8, 10, generator=torch.Generator().manual_seed(10 * step + rank()))).square().mean().backward()
-            optimizer.step()
-        return [p for p in split.parameters() if p.numel() > 0]
-
-    require_near(trained(AdamW, exchange=False), trained(torch.optim.AdamW), 1e-5)
 
 
 if __name__ == "__main__":

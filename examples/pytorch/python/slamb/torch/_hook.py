@@ -128,7 +128,7 @@ class CompressionHook:
         self._norms = _Norms()
         self._cells = torch.tensor([1.0, 0.0], device="cpu")  # cores divide gradients by one, and skip if the other is 1
         self._has_warned = False
-        _native.Optimizer("mean", compressor, "float32", [], [], [], [], self._arguments["settings"], 1, 0, None, 0)  # checks them now
+        _native.Optimizer("mean", compressor, "float32", [], [], [], [], self._arguments["settings"], 1, 0, None, None, 0)  # checks them now
 
     def __call__(
         self, state: Any, bucket: dist.GradBucket, *others: Any  # type: ignore[name-defined]
@@ -467,6 +467,7 @@ class CompressionHook:
             self._arguments["threads"] or torch.get_num_threads(),
             0,
             self._ranks.own if self._size > 1 else None,
+            None,
             0 if self._stream is None else self._stream.cuda_stream,
         )
         core.set_gradient_scaling(self._cells.data_ptr(), self._cells.data_ptr() + self._cells.element_size())

@@ -24,13 +24,17 @@ from slamb.torch import _state as saved
 from slamb.torch._arguments import Setting
 from slamb.torch._options import FIXED_KEYS, checked_options, options_of, require_fixed_keys
 from slamb.torch._part import OWN_KEYS, Part
-from slamb.torch._ranks import Ranks, group_of
-from slamb.torch._tensors import Strides, Tensors, is_flattened, is_lazy, is_sharded, require_separate
+from slamb.torch._ranks import AllRanks, Ranks, group_of, is_initialized
+from slamb.torch._shards import Groups, Piece, groups_of_parameters, holders_of, is_row, piece_of
+from slamb.torch._tensors import Strides, is_flattened, is_lazy, require_separate
 
 _parameters_of = operator.itemgetter("params")
 
 # Keys of statistics that are added up over the parts.
-_SUMS_OF_PARTS = ("collectives", "payload_bytes", "sent_bytes", "bounded_elements", "late_elements")
+_SUMS_OF_PARTS = (
+    *("collectives", "payload_bytes", "sent_bytes", "shard_collectives", "shard_sent_bytes"),
+    *("bounded_elements", "late_elements"),
+)
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -62,6 +66,29 @@ class _SavedPart(NamedTuple):
     state: torch.Tensor
 
 
+class _Referred(NamedTuple):
+    """Process groups, without a reference to them: see Ranks."""
+
+    exchange: Optional["weakref.ref[torch.distributed.ProcessGroup]"]
+    shards: Optional["weakref.ref[torch.distributed.ProcessGroup]"]
+
+    @classmethod
+    def of(cls, groups: Groups) -> "_Referred":
+        return cls(*(None if one is None else weakref.ref(one) for one in groups))
+
+    def groups(self) -> Groups:
+        """
+        :raises RuntimeError: if one has been destroyed
+        """
+        found = [None if one is None else one() for one in self]
+        if any(one is None and referred is not None for one, referred in zip(found, self)):
+            raise RuntimeError("slamb: the process group has been destroyed; copy the optimizer before that")
+        return Groups(*found)
+
+
+_NO_GROUPS = _Referred(None, None)
+
+
 class _Shared:
     """What belongs to one optimizer, however many objects stand for it: wrappers take over its attributes."""
 
@@ -73,12 +100,13 @@ class _Shared:
         self.parameters: list[torch.Tensor] = []  # all of them, as at the last look
         self.waiting: list[torch.Tensor] = []  # those of no part: frozen, or without a shape
         self.entries: list[Any] = []  # all values of `state`, as at the last look
-        self.gathered: dict[str, list[torch.Tensor]] = {}  # bytes of parts by ranks
-        self.group: Optional["weakref.ref[torch.distributed.ProcessGroup]"] = None  # the given one
+        self.gathered: list[dict[str, torch.Tensor]] = []  # for each part the states of all ranks
+        self.groups = _NO_GROUPS  # the given ones, and those of shards
+        self.pieces: dict[int, Piece] = {}  # by the ids of parameters, of a copy: FSDP1 does not know those
         self.has_joined = False  # false: it may still join a process group
         self.has_stepped_alone = False
         self.has_warned_of_clipping = False
-        self.ranks: Optional[Ranks] = None
+        self.ranks = AllRanks(None, None)
         self.stream: Optional[torch.cuda.Stream] = None
 
     def require_own_process(self, call: str) -> None:
@@ -154,6 +182,7 @@ class Optimizer(torch.optim.Optimizer):
         weight_decay: float,
         compressor: str,
         process_group: Optional["torch.distributed.ProcessGroup"],
+        shard_group: Optional["torch.distributed.ProcessGroup"],
         exchange: bool,
         rounding: str,
         moments: str,
@@ -200,7 +229,7 @@ class Optimizer(torch.optim.Optimizer):
         super().__init__(params, defaults)
         if not any(group["params"] for group in self.param_groups):
             raise ValueError("slamb: params has no parameters; give at least one")
-        self._attach(process_group)
+        self._attach(process_group, shard_group)
         self._shared.parts = []
         with _outside_of_inference_mode():
             self._follow_groups()
@@ -211,7 +240,7 @@ class Optimizer(torch.optim.Optimizer):
         """What GradScaler asks: whether steps divide by the loss scale and skip overflows. With several ranks they must, because
         all ranks have to skip together. GradScaler refuses gradients of float16 otherwise, and would wait in a captured step."""
         return (
-            self._shared.ranks is not None
+            not self._shared.ranks.is_alone
             or self._is_captured()
             or self._group_to_join() is not None
             or any(group.get("fused") for group in self.param_groups)
@@ -243,7 +272,7 @@ class Optimizer(torch.optim.Optimizer):
     def _step(self, loss_scale: Optional[torch.Tensor], found_inf: Optional[torch.Tensor]) -> None:
         shared = self._shared
         parts = self._prepared_for_capture() if self._is_captured() else self._prepared(for_step=True)
-        shared.gathered = {}
+        shared.gathered = []
         for part in parts:
             part.check_step(self.param_groups, loss_scale, found_inf)  # all, before the first has changed anything
         if not shared.has_joined and not shared.has_stepped_alone:
@@ -262,7 +291,7 @@ class Optimizer(torch.optim.Optimizer):
         with self._shared.lock, _outside_of_inference_mode():
             self._prepared()
             super().add_param_group(param_group)
-            self._shared.gathered = {}
+            self._shared.gathered = []
             try:
                 self._follow_groups()
             except BaseException:
@@ -300,7 +329,7 @@ class Optimizer(torch.optim.Optimizer):
         is_of_others = self._arguments["from_other_ranks"] if from_other_ranks is None else from_other_ranks
         self._join()
         self._built()
-        self._shared.gathered = {}
+        self._shared.gathered = []
         before = self.__dict__.copy()
 
         def prepare(_: Any, given: dict[str, Any]) -> dict[str, Any]:
@@ -335,7 +364,7 @@ class Optimizer(torch.optim.Optimizer):
         self._require_no_capture("copy")
         with self._shared.lock, _outside_of_inference_mode():
             parts = [
-                _SavedPart(part.members, self._key(), part.tensors.reordered(), part.save())
+                _SavedPart(part.members, self._shared.ranks.key, part.tensors.reordered(), part.save())
                 for part in self._prepared()
                 if not part.has_open_state
             ]
@@ -344,18 +373,25 @@ class Optimizer(torch.optim.Optimizer):
                 "_is_constructed": True,
                 "_saved_parts": parts,
                 "_has_stepped_alone": self._shared.has_stepped_alone,
+                "_pieces": self._pieces_of_fsdp1(),
+                "_number_of_shards": self._shared.ranks.number_of_shards,
             }
             return {**super().__getstate__(), **own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        is_copy = "_saved_parts" in state
-        own = ("_saved_parts", "_has_stepped_alone")
+        self._restore(state)
+        if "_saved_parts" in state:
+            self._attach(None, None, state.get("_number_of_shards", 1))
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """All of `__getstate__`, without process groups."""
+        own = ("_saved_parts", "_has_stepped_alone", "_pieces", "_number_of_shards")
         super().__setstate__({key: value for key, value in state.items() if key not in own})
-        if is_copy:  # its compiled parts are made when it is used, over the default group
+        if "_saved_parts" in state:  # a copy, whose compiled parts are made when it is used
             self._shared = _Shared()
             self._shared.saved_parts = state["_saved_parts"]
             self._shared.has_stepped_alone = state.get("_has_stepped_alone", False)
-            self._attach(None)
+            self._shared.pieces = {id(p): piece for p, piece in zip(self._parameters(), state.get("_pieces") or ())}
 
     def __copy__(self) -> "Optimizer":
         """Another object for the same optimizer."""
@@ -366,12 +402,9 @@ class Optimizer(torch.optim.Optimizer):
     def __deepcopy__(self, memo: dict[int, Any]) -> "Optimizer":
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        given = self._shared.group
-        group = None if given is None else given()
-        if given is not None and group is None:
-            raise RuntimeError("slamb: the process group has been destroyed; copy the optimizer before that")
-        copied.__setstate__(copy.deepcopy(self.__getstate__(), memo))
-        copied._attach(group)
+        groups = self._shared.groups.groups()
+        copied._restore(copy.deepcopy(self.__getstate__(), memo))
+        copied._attach(*groups)
         return copied
 
     # ------------------------------------------------------------------------------------------------------------- Of slamb
@@ -380,7 +413,7 @@ class Optimizer(torch.optim.Optimizer):
     def broadcast_parameters(self, root: int = 0) -> None:
         """Gives all ranks the parameters of rank `root` of the process group. Collective. Call it before the first step.
         Parameters with `requires_grad=False` are not among them."""
-        self._shared.gathered = {}
+        self._shared.gathered = []
         for part in self._prepared():
             with part.on_its_stream():
                 part.core.broadcast_parameters(root)
@@ -390,7 +423,7 @@ class Optimizer(torch.optim.Optimizer):
     def synchronize_parameters(self) -> None:
         """Replaces parameters that differ between ranks by their mean, from which training continues. Collective. Parameters
         differ only with `Slamb` and `ZeroOneAdam`. Call it before one rank saves the model."""
-        self._shared.gathered = {}
+        self._shared.gathered = []
         for part in self._prepared():
             with part.on_its_stream():
                 part.core.synchronize_parameters()
@@ -452,7 +485,7 @@ class Optimizer(torch.optim.Optimizer):
         """Begins anew with the present parameters: moments, compression errors, schedules and the number of steps are those of a
         new optimizer. With `Slamb` and `ZeroOneAdam` all ranks take the mean of their parameters first. Entries of others in
         `state` are kept. Collective."""
-        self._shared.gathered = {}
+        self._shared.gathered = []
         parts = self._prepared(takes_over=False)
         for part in parts:
             with part.on_its_stream():
@@ -478,7 +511,8 @@ class Optimizer(torch.optim.Optimizer):
                             f"slamb: moments() was called on an optimizer with moments = {self._arguments['moments']!r}; only "
                             f"those of moments = 'float32' can be read"
                         )
-                    return {"step": part.steps(), "exp_avg": found[0].clone(), "exp_avg_sq": found[1].clone()}
+                    exp_avg, exp_avg_sq = (part.like_parameter(i, one.clone()) for one in found)
+                    return {"step": part.steps(), "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
         raise ValueError(
             "slamb: moments() was given a tensor that this optimizer does not train; give it one of param_groups, which has "
             "requires_grad=True"
@@ -523,27 +557,35 @@ class Optimizer(torch.optim.Optimizer):
                 found = part.moments(i)
                 assert found is not None
                 steps = torch.tensor(float(part.steps()), dtype=torch.float32, device="cpu")
-                state[number] = {"step": steps, "exp_avg": found[0].clone(), "exp_avg_sq": found[1].clone()}
+                exp_avg, exp_avg_sq = (part.like_parameter(i, one.clone()) for one in found)
+                state[number] = {"step": steps, "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
         without = ("adapt", "compress")
         others = {"amsgrad": False, "decoupled_weight_decay": True}
         groups = [{**{key: value for key, value in group.items() if key not in without}, **others} for group in packed]
         return {"state": dict(sorted(state.items())), "param_groups": groups}
 
     @_exclusive
-    def consolidate_state_dict(self, to: int = 0) -> None:
+    def consolidate_state_dict(self, to: int = 0, whole: bool = False) -> None:
         """Collects the states of all ranks at rank `to` of the process group, whose next `state_dict()` has all of them.
-        Collective. The next step discards them."""
+        Collective. The next step discards them. With a shard group it is the rank `to` of those that hold the first shard; moments
+        of AdamW and LAMB without a compressor are not collected then: see torch.distributed.checkpoint.
+
+        :param whole: collects the state of whole parameters, without compression errors. `load_state_dict()` takes it with
+            from_other_ranks=True, with any number of shards, and without. Parameters must be cut along their first dimension
+            alone. Momenta and parameters that differ between replicas are those of rank `to`
+        :raises ValueError: if parameters are cut otherwise; nothing has changed then
+        """
         parts = self._prepared()
         ranks = self._shared.ranks
-        if ranks is None:
+        if whole:
+            self._require_whole(parts, "consolidate_state_dict")
+            self._shared.gathered = [{} if part.has_open_state else saved.whole_bytes_of(part, ranks, to) for part in parts]
             return
-        self._shared.gathered = {}
-        for part in parts:
-            if part.has_open_state:
-                continue
-            received = ranks.gather_bytes(part.save(), to)
-            for rank, state in enumerate(received or []):
-                self._shared.gathered.setdefault(self._key(rank), []).append(state)
+        if ranks.is_alone:
+            return
+        self._shared.gathered = [
+            {} if part.has_open_state else ranks.gather_states(saved.bytes_of(part, ranks.key), to) for part in parts
+        ]
 
     @_exclusive
     def statistics(self, with_norms: bool = False) -> dict[str, Any]:
@@ -574,23 +616,37 @@ class Optimizer(torch.optim.Optimizer):
 
     # ------------------------------------------------------------------------------------------------- The process group
 
-    def _attach(self, process_group: Optional["torch.distributed.ProcessGroup"]) -> None:
-        """Begins with this process group, or with the default group, now or when it is initialized."""
-        device = self._parameters()[0].device
+    def _attach(
+        self,
+        process_group: Optional["torch.distributed.ProcessGroup"],
+        shard_group: Optional["torch.distributed.ProcessGroup"],
+        number_of_shards: int = 1,
+    ) -> None:
+        """Begins with these process groups, or with the default group, now or when it is initialized.
+
+        :param number_of_shards: of a copy
+        """
+        parameters = self._parameters()
         shared = self._shared
+        device = parameters[0].device
         # On a GPU all work is on a stream of its own, so that steps can be captured into graphs.
         shared.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        shared.has_joined, shared.ranks, shared.group = not self._arguments["exchange"], None, None
-        if not shared.has_joined:
-            group = group_of(process_group)
-            if group is not None:
-                shared.group = None if process_group is None else weakref.ref(group)
-                shared.has_joined = True
-                shared.ranks = self._ranks_of(group)
+        exchanges = self._arguments["exchange"]
+        groups = groups_of_parameters(parameters, process_group, shard_group, exchanges)
+        if number_of_shards > 1 and groups.shards is None:
+            raise ValueError(
+                "slamb: this is a pickle of an optimizer whose parameters are shards, and they do not say of which ranks; save "
+                "state_dict() in place of pickling the optimizer"
+            )
+        # A copy exchanges over the groups that were given. A default group may be another one then.
+        shared.groups = _Referred.of(Groups(process_group if exchanges else None, groups.shards))
+        shared.has_joined = not exchanges or groups.exchange is not None or is_initialized()
+        shared.ranks = AllRanks(self._ranks_of(groups.exchange), self._ranks_of(groups.shards))
 
-    def _ranks_of(self, group: "torch.distributed.ProcessGroup") -> Optional[Ranks]:
-        ranks = Ranks(group, self._parameters()[0].device)
-        return ranks if ranks.size > 1 else None
+    def _ranks_of(self, group: Optional["torch.distributed.ProcessGroup"]) -> Optional[Ranks]:
+        """None for a single rank."""
+        ranks = None if group is None else Ranks(group, self._parameters()[0].device)
+        return ranks if ranks is not None and ranks.size > 1 else None
 
     def _group_to_join(self) -> Optional["torch.distributed.ProcessGroup"]:
         """The default group, if it was initialized after the construction and has several ranks."""
@@ -620,7 +676,7 @@ class Optimizer(torch.optim.Optimizer):
                 "slamb: a state was loaded before torch.distributed was initialized, so it is that of a single rank; call "
                 "init_process_group() before load_state_dict()"
             )
-        shared.ranks, shared.has_joined = self._ranks_of(group), True
+        shared.ranks, shared.has_joined = AllRanks(self._ranks_of(group), None), True
         if shared.parts is None:
             return
         try:
@@ -631,7 +687,7 @@ class Optimizer(torch.optim.Optimizer):
                 self._note_parameters(self._parameters())
                 self._follow_groups()
         except BaseException:
-            shared.parts, shared.ranks, shared.has_joined = old, None, False
+            shared.parts, shared.ranks, shared.has_joined = old, AllRanks(None, None), False
             raise
 
     def _warn_if_ranks_are_missing(self) -> None:
@@ -653,7 +709,7 @@ class Optimizer(torch.optim.Optimizer):
 
     @property
     def _ranks(self) -> Optional[Ranks]:
-        return self._shared.ranks
+        return self._shared.ranks.exchange
 
     def _parameters(self) -> list[torch.Tensor]:
         return list(itertools.chain.from_iterable(map(_parameters_of, self.param_groups)))
@@ -665,16 +721,16 @@ class Optimizer(torch.optim.Optimizer):
             return shared.parts
         parts: list[Part] = []
         for one in shared.saved_parts:
-            if one.key != self._key() and not self._is_equal_on_all_ranks():
+            if one.key != self._shared.ranks.key and not self._is_equal_on_all_ranks():
                 raise ValueError(
-                    f"slamb: this is a copy of the optimizer of {one.key}, but this process is {self._key()}, and each rank has a "
+                    f"slamb: this is a copy of the optimizer of {one.key}, but this process is {self._shared.ranks.key}, and each rank has a "
                     f"state of its own; save state_dict() in place of pickling the optimizer"
                 )
             parts.append(Part(self, one.members, one.strides))
         for part, one in zip(parts, shared.saved_parts):
             # What was written to the parameters since the copy was made is kept.
             values = [p.detach().clone() for p in part.tensors.parameters] if part.saves_parameters else []
-            part.load(one.state, from_other_ranks=one.key != self._key())
+            part.load(one.state, from_other_ranks=one.key != self._shared.ranks.key)
             with torch.no_grad():
                 for p, value in zip(part.tensors.parameters, values):
                     p.copy_(value)
@@ -836,7 +892,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _set_parts(self, parts: list[Part]) -> None:
         shared = self._shared
-        shared.parts, shared.gathered = parts, {}
+        shared.parts, shared.gathered = parts, []
         self._note_parameters(self._parameters())
         self._show()
         norm = self._arguments["settings"].get("max_gradient_norm", math.inf)
@@ -850,25 +906,71 @@ class Optimizer(torch.optim.Optimizer):
                 stacklevel=2,
             )
 
-    def _require_possible(self, tensors: Tensors) -> None:
+    # ------------------------------------------------------------------------------------------------------------- Shards
+
+    def _shard_group(self) -> Optional["torch.distributed.ProcessGroup"]:
+        shards = self._shared.ranks.shards
+        return None if shards is None else shards.group
+
+    def _pieces_of(self, numbers: Iterable[int]) -> list[Piece]:
+        """What this rank has of the parameters of these numbers.
+
+        :raises ValueError: if this optimizer cannot work on it
         """
-        :raises ValueError: if this optimizer cannot work on parts of parameters
+        parameters, group_of_parameter = self._parameters(), self._group_numbers()
+        chosen = list(numbers)
+        holders = holders_of([parameters[i] for i in chosen])
+        shard_group = self._shard_group()
+        pieces: list[Piece] = []
+        for i in chosen:
+            p = parameters[i]
+            its, name = holders[id(p)], f"parameter {i}"
+            if its is not None and len(its.pieces) > 1 and shard_group is None:
+                raise ValueError(
+                    f"slamb: {name} is cut over the ranks {list(its.pieces)}, but the parameters with which the optimizer was "
+                    f"constructed were whole; construct it with all of them, or with shard_group="
+                )
+            dimensions = self.param_groups[group_of_parameter[i]].get("dimensions")
+            if id(p) in self._shared.pieces:
+                pieces.append(self._shared.pieces[id(p)])
+                continue
+            self._require_possible(name, p, its is not None, dimensions is not None)
+            pieces.append(piece_of(name, p, its, shard_group, dimensions))
+        return pieces
+
+    def _require_whole(self, parts: Iterable[Part], call: str) -> None:
+        """Collective.
+
+        :raises ValueError: on all ranks, if one cannot take part in a state of whole parameters
         """
-        if tensors.are_sharded:
-            what, where = "are DTensors, of which each rank has a part", "FSDP"
-        elif any(map(is_flattened, tensors.given)) and torch.distributed.get_world_size() > 1:
-            what, where = "belong to FullyShardedDataParallel, which gives each rank pieces of them", "FullyShardedDataParallel"
-        else:
+        reason = self._shared.ranks.first_of(next(filter(None, (part.why_not_whole() for part in parts)), None))
+        if reason is not None:
+            raise ValueError(f"slamb: {call}() was called for the state of whole parameters, but {reason}")
+
+    def _pieces_of_fsdp1(self) -> list[Piece]:
+        """What this rank has of all parameters, for a copy; nothing if the copies of parameters say it themselves."""
+        parameters = self._parameters()
+        is_needed = bool(self._shared.pieces) or any(map(is_flattened, parameters))
+        return self._pieces_of(range(len(parameters))) if is_needed else []
+
+    def _require_possible(self, name: str, p: torch.Tensor, is_found: bool, has_dimensions: bool) -> None:
+        """
+        :param is_found: it is known what this rank has of the parameter
+        :raises ValueError: if this optimizer cannot work on a parameter of FullyShardedDataParallel
+        """
+        if not is_flattened(p) or torch.distributed.get_world_size() == 1:
             return
-        if self._recipe != "adamw":
+        if is_row(p):
+            if self._recipe != "adamw":
+                raise ValueError(
+                    f"slamb: {name} is a row of several parameters, which FullyShardedDataParallel has made, but "
+                    f"{type(self).__name__} needs each by itself; wrap the model with use_orig_params=True"
+                )
+        elif not is_found and (self._shard_group() is None or not has_dimensions):
             raise ValueError(
-                f"slamb: parameters {what}, but {type(self).__name__} needs whole ones; use slamb.torch.AdamW with exchange=False, "
-                f"or a model that is not sharded"
-            )
-        if self._arguments["exchange"] or "max_gradient_norm" in self._arguments["settings"]:
-            raise ValueError(
-                f"slamb: parameters {what}; {where} has averaged their gradients already, and no rank knows their norms; construct "
-                f"the optimizer with exchange=False and without max_gradient_norm"
+                f"slamb: {name} belongs to FullyShardedDataParallel, which gives each rank pieces, but its whole shape was not found; "
+                f"pass shard_group=, the process group of FullyShardedDataParallel, and set 'dimensions' in the parameter group, the "
+                f"number of dimensions of the whole parameters"
             )
 
     # -------------------------------------------------------------------------------------------------------------- State
@@ -894,7 +996,7 @@ class Optimizer(torch.optim.Optimizer):
 
         :raises RuntimeError: with several ranks
         """
-        if self._shared.ranks is not None:
+        if not self._shared.ranks.is_alone:
             raise RuntimeError(
                 "slamb: something else has replaced or deleted entries of optimizer.state, which with several ranks is not taken "
                 "over, because ranks could differ. To begin anew, call reset_state() on all ranks; to continue from a state, "
@@ -1002,7 +1104,8 @@ class Optimizer(torch.optim.Optimizer):
         :raises ValueError: if they do not fit; nothing has changed then
         """
         sizes = [len(group["params"]) for group in self.param_groups]
-        found = [saved.LoadedPart(entry["ranks"], sizes) for entry in entries if saved.has_bytes(entry)]
+        shard_name = self._shared.ranks.shard_name
+        found = [saved.LoadedPart(entry["ranks"], sizes, shard_name) for entry in entries if saved.has_bytes(entry)]
         numbers = {i: entry["number"] for i, entry in enumerate(entries) if isinstance(entry, dict) and "number" in entry}
         now = {int(number): i for i, number in numbers.items()}
         for i in range(len(entries)):
@@ -1021,7 +1124,7 @@ class Optimizer(torch.optim.Optimizer):
         for one in found:
             if any(is_lazy(parameters[i]) for i in one.members):
                 raise self._state_of_another("; parameters of lazy modules have no shape yet")
-            one.require_shapes([parameters[i].shape for i in one.members])
+            one.require_shapes([piece.shape for piece in self._pieces_of(one.members)])
         old = list(self._shared.parts or [])
         for part in old:
             part.refresh_tensors()
@@ -1032,12 +1135,14 @@ class Optimizer(torch.optim.Optimizer):
         ]
         for part in parts:
             part.require_options(self.param_groups)
+        if any(is_whole for _, _, is_whole in chosen):
+            self._require_whole(parts, "load_state_dict")
         _require_separate_parts(parts)
         # The state of one part is checked before it changes anything. If that of a later part does not fit, the earlier are undone.
         undo = [(part, part.save(), part.has_started) for part in old] if len(parts) > 1 else []
         try:
-            for part, (state, is_of_others) in zip(parts, chosen):
-                part.load(state, is_of_others)
+            for part, (state, is_of_others, is_whole) in zip(parts, chosen):
+                part.load(state, is_of_others, is_whole)
         except BaseException as failure:
             for part, state, had_started in undo:
                 part.load(state, False)
@@ -1082,19 +1187,19 @@ class Optimizer(torch.optim.Optimizer):
         entries: list[dict[str, Any]] = [
             {"step": taken, "number": torch.tensor(number, device="cpu"), "ranks": {}} for number in part.members
         ]
-        gathered = {key: of_parts[place] for key, of_parts in self._shared.gathered.items()}
+        gathered = self._shared.gathered[place] if self._shared.gathered else None
         # State is saved with a parameter that is trained: torch.distributed.checkpoint leaves out others.
         holder = next((i for i, p in enumerate(part.tensors.given) if p.requires_grad), 0)
-        entries[holder]["ranks"] = saved.saved_bytes(part, gathered or {self._key(): part.save()})
+        entries[holder]["ranks"] = saved.saved_bytes(part, gathered or saved.bytes_of(part, self._shared.ranks.key))
         return entries
 
     def _has_open_moments(self) -> bool:
-        return self._recipe in ("adamw", "lamb") and self._arguments["moments"] == "float32" and not self._is_sharded()
+        return self._recipe in ("adamw", "lamb") and self._arguments["moments"] == "float32"
 
     def _require_open_moments(self, call: str) -> None:
         if not self._has_open_moments():
             raise ValueError(
-                f"slamb: {call}() is for AdamW and Lamb with moments = 'float32' and whole parameters, but this is "
+                f"slamb: {call}() is for AdamW and Lamb with moments = 'float32', but this is "
                 f"{type(self).__name__} with moments = {self._arguments['moments']!r}; see moments()"
             )
 
@@ -1103,16 +1208,6 @@ class Optimizer(torch.optim.Optimizer):
             f"slamb: load_state_dict() was given the state of another optimizer{detail}; it must be one that "
             f"{type(self).__name__}.state_dict() has returned"
         )
-
-    def _is_sharded(self) -> bool:
-        return any(map(is_sharded, self._parameters()))
-
-    def _key(self, rank: Optional[int] = None) -> str:
-        if self._is_sharded():
-            return f"rank{torch.distributed.get_rank()}_of_{torch.distributed.get_world_size()}"
-        ranks = self._shared.ranks
-        own, size = (ranks.rank, ranks.size) if ranks is not None else (0, 1)
-        return f"rank{own if rank is None else rank}_of_{size}"
 
     def _scaling(self, grad_scaler: Optional[Any] = None) -> tuple[Optional[torch.Tensor], Optional[torch.Tensor]]:
         """The loss scale and the count of overflows of a GradScaler, if one has called step()."""
@@ -1125,13 +1220,17 @@ class Optimizer(torch.optim.Optimizer):
         total = sum(one.to(scale.device) for one in found.values())
         return None if is_unscaled else scale, total if isinstance(total, torch.Tensor) else None
 
-    def _choose_state(self, states: dict[str, torch.Tensor], from_other_ranks: bool) -> tuple[torch.Tensor, bool]:
-        """This rank's state, or another rank's if that is allowed. True for another's."""
-        own = self._key()
+    def _choose_state(self, states: dict[str, torch.Tensor], from_other_ranks: bool) -> tuple[torch.Tensor, bool, bool]:
+        """This rank's state, or another one if that is allowed. True for another rank's; True for that of whole parameters."""
+        own = self._shared.ranks.key
         if own in states and not from_other_ranks:
-            return states[own], False
-        if states and (from_other_ranks or self._is_equal_on_all_ranks()):
-            return states[min(states)], True  # the same on all ranks, if all were given the same states
+            return states[own], False, False
+        if from_other_ranks or self._is_equal_on_all_ranks():
+            possible = [key for key in states if self._shared.ranks.has_this_shard(key)]
+            if saved.WHOLE in states:
+                return states[saved.WHOLE], True, True
+            if possible:
+                return states[min(possible)], True, False  # the same on all ranks, if all were given the same states
         raise ValueError(
             f"slamb: load_state_dict() was given the state of {' and '.join(sorted(states)) or 'no rank'}, but this is {own}, "
             f"and each rank has a state of its own. Save a state on every rank, or call consolidate_state_dict() before "
@@ -1140,4 +1239,5 @@ class Optimizer(torch.optim.Optimizer):
         )
 
     def _is_equal_on_all_ranks(self) -> bool:
-        return not self._keeps_own_parameters and self._arguments["compressor"] == "none" and not self._is_sharded()
+        """True if ranks with the same shard have equal states."""
+        return not self._keeps_own_parameters and self._arguments["compressor"] == "none"

@@ -22,8 +22,10 @@ class AdamW(Optimizer):
     :param weight_decay: decoupled weight decay
     :param compressor: compresses the gradients that ranks exchange, with error feedback: "none", "bf16", "fp16", "int8", "int4",
         "four_levels", "sign", "natural", "random_k", "top_k", "random_k+int8" or "random_k+int4"
-    :param process_group: the ranks that train this model. None: the default group of torch.distributed; a single rank if it is
-        not initialized
+    :param process_group: the ranks that exchange. None: the default group of torch.distributed; a single rank if it is not
+        initialized. With shards: the ranks that hold the same shard; None only if the shard group has all ranks
+    :param shard_group: the ranks that hold one model together, each a part of it. None: found from the parameters; whole parameters
+        need none
     :param exchange: False: ranks exchange nothing, because something else averages the gradients, such as
         DistributedDataParallel
     :param rounding: how parameters of 16 bits are updated: "nearest" updates a float32 copy and rounds it; "stochastic" keeps no
@@ -57,6 +59,7 @@ class AdamW(Optimizer):
         *,
         compressor: str = "none",
         process_group: Optional["torch.distributed.ProcessGroup"] = None,
+        shard_group: Optional["torch.distributed.ProcessGroup"] = None,
         exchange: bool = True,
         rounding: str = "nearest",
         moments: str = "float32",
@@ -64,7 +67,8 @@ class AdamW(Optimizer):
         **settings: Optional[Setting],
     ) -> None:
         super().__init__(
-            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, {}, settings
+            params, lr, betas, eps, weight_decay, compressor, process_group, shard_group, exchange, rounding, moments, threads, {},
+            settings,
         )
 
 
@@ -90,6 +94,7 @@ class Lamb(Optimizer):
         *,
         compressor: str = "none",
         process_group: Optional["torch.distributed.ProcessGroup"] = None,
+        shard_group: Optional["torch.distributed.ProcessGroup"] = None,
         exchange: bool = True,
         rounding: str = "nearest",
         moments: str = "float32",
@@ -97,7 +102,8 @@ class Lamb(Optimizer):
         **settings: Optional[Setting],
     ) -> None:
         super().__init__(
-            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, {}, settings
+            params, lr, betas, eps, weight_decay, compressor, process_group, shard_group, exchange, rounding, moments, threads, {},
+            settings,
         )
 
 
@@ -146,6 +152,7 @@ class Slamb(Optimizer):
         update_bound: Union[float, str, None] = "adam",
         compressor: str = "random_k",
         process_group: Optional["torch.distributed.ProcessGroup"] = None,
+        shard_group: Optional["torch.distributed.ProcessGroup"] = None,
         exchange: bool = True,
         rounding: str = "nearest",
         moments: str = "float32",
@@ -159,7 +166,8 @@ class Slamb(Optimizer):
             "update_bound": check.bound("update_bound", update_bound),
         }
         super().__init__(
-            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, own, settings
+            params, lr, betas, eps, weight_decay, compressor, process_group, shard_group, exchange, rounding, moments, threads, own,
+            settings,
         )
 
 
@@ -201,6 +209,7 @@ class OneBitAdam(Optimizer):
         update_bound: Union[float, str, None] = "adam",
         compressor: str = "sign",
         process_group: Optional["torch.distributed.ProcessGroup"] = None,
+        shard_group: Optional["torch.distributed.ProcessGroup"] = None,
         exchange: bool = True,
         rounding: str = "nearest",
         moments: str = "float32",
@@ -209,7 +218,8 @@ class OneBitAdam(Optimizer):
     ) -> None:
         own = {**_warm_up(warm_up_steps, warm_up_threshold), "update_bound": check.bound("update_bound", update_bound)}
         super().__init__(
-            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, own, settings
+            params, lr, betas, eps, weight_decay, compressor, process_group, shard_group, exchange, rounding, moments, threads, own,
+            settings,
         )
 
 
@@ -237,6 +247,7 @@ class OneBitLamb(Optimizer):
         update_bound: Union[float, str, None] = "adam",
         compressor: str = "sign",
         process_group: Optional["torch.distributed.ProcessGroup"] = None,
+        shard_group: Optional["torch.distributed.ProcessGroup"] = None,
         exchange: bool = True,
         rounding: str = "nearest",
         moments: str = "float32",
@@ -245,7 +256,8 @@ class OneBitLamb(Optimizer):
     ) -> None:
         own = {**_warm_up(warm_up_steps, warm_up_threshold), "update_bound": check.bound("update_bound", update_bound)}
         super().__init__(
-            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, own, settings
+            params, lr, betas, eps, weight_decay, compressor, process_group, shard_group, exchange, rounding, moments, threads, own,
+            settings,
         )
 
 
@@ -282,6 +294,7 @@ class ZeroOneAdam(Optimizer):
         update_bound: Union[float, str, None] = "adam",
         compressor: str = "sign",
         process_group: Optional["torch.distributed.ProcessGroup"] = None,
+        shard_group: Optional["torch.distributed.ProcessGroup"] = None,
         exchange: bool = True,
         rounding: str = "nearest",
         moments: str = "float32",
@@ -296,7 +309,8 @@ class ZeroOneAdam(Optimizer):
             "update_bound": check.bound("update_bound", update_bound),
         }
         super().__init__(
-            params, lr, betas, eps, weight_decay, compressor, process_group, exchange, rounding, moments, threads, own, settings
+            params, lr, betas, eps, weight_decay, compressor, process_group, shard_group, exchange, rounding, moments, threads, own,
+            settings,
         )
 
 

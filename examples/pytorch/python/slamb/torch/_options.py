@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 from slamb.torch import _arguments as check
 
@@ -25,6 +25,7 @@ class GroupOptions(NamedTuple):
     weight_decay: float
     adapt: bool
     compress: bool
+    dimensions: Optional[int]  # of the whole parameters; None: as their shapes say
     fixed: tuple[Any, ...]  # the values of FIXED_KEYS
 
     @property
@@ -46,6 +47,7 @@ def options_of(group: dict[str, Any]) -> GroupOptions:
         float(group["weight_decay"]),
         group["adapt"],
         group["compress"],
+        group.get("dimensions"),
         tuple(group.get(key) for key in FIXED_KEYS),
     )
 
@@ -74,6 +76,8 @@ def checked_options(number: int, group: dict[str, Any]) -> GroupOptions:
     check.decay(f"weight_decay {where}", group["weight_decay"])
     check.truth(f"adapt {where}", group["adapt"])
     check.truth(f"compress {where}", group["compress"])
+    if group.get("dimensions") is not None:
+        check.count(f"dimensions {where}", group["dimensions"], 0)
     require_fixed_keys(f"parameter group {number} has ", group)
     return options_of(group)
 

@@ -15,8 +15,9 @@ from slamb._load import module_for
 from slamb.torch import _arguments as check
 from slamb.torch import _capture as capture
 from slamb.torch._options import GroupOptions, are_options, checked_options
-from slamb.torch._ranks import Ranks
-from slamb.torch._tensors import Strides, Tensors
+from slamb.torch._ranks import AllRanks
+from slamb.torch._shards import is_consecutive
+from slamb.torch._tensors import Strides, Tensors, like_parameter, local_part
 
 if TYPE_CHECKING:
     from slamb.torch._optimizer import Optimizer
@@ -27,6 +28,9 @@ OWN_KEYS = MOMENT_KEYS | {"number", "ranks"}
 
 # Arguments that the compiled module does not compare between ranks.
 _NOT_COMPARED_ELSEWHERE = ("moments", "rounding", "rounding_seed", "check_gradients")
+
+# What ranks know about their gradients.
+_UNKNOWN, _EQUAL, _DIFFERENT = range(3)
 
 
 def _has_keys(entry: Any, keys: frozenset[str]) -> bool:
@@ -44,7 +48,7 @@ def _are_equal(found: Any, value: Any) -> bool:
     ):
         return False
     with torch.no_grad():
-        found = found.to(value.device)
+        found, value = local_part(found).to(value.device), local_part(value)
         return bool(((found == value) | ((found != found) & (value != value))).all())
 
 
@@ -73,16 +77,17 @@ class Part:
         self.group_of_members = [group_of[i] for i in self.members]
         self._options = {number: checked_options(number, groups[number]) for number in self.groups}
         self.tensors = Tensors([parameters[i] for i in self.members], arguments["rounding"] == "nearest", self.members, strides)
-        owner._require_possible(self.tensors)
         self._recipe = owner._recipe
         self._arguments = arguments
         self._stream: Optional[torch.cuda.Stream] = shared.stream
-        self._ranks: Optional[Ranks] = shared.ranks
+        self._ranks: AllRanks = shared.ranks
         self._rates: Optional[torch.Tensor] = None  # of steps whose rates are on the device
         self._gradient_types: list[str] = []  # as `core` knows them
         self.saves_parameters = owner._keeps_own_parameters or bool(self.tensors.masters)
-        self._must_compare_gradients = self._ranks is not None and arguments["check_gradients"]
-        if self._ranks is not None:
+        self._must_compare_gradients = self._ranks.exchange is not None and arguments["check_gradients"]
+        #: What this rank has of each parameter.
+        self.pieces = owner._pieces_of(self.members)
+        if not self._ranks.is_alone:
             self._ranks.require_equal({name: arguments[name] for name in _NOT_COMPARED_ELSEWHERE})
         self._core = self._make_core(groups)
         self.has_started = False  # true if it has taken a step or holds a state
@@ -110,9 +115,13 @@ class Part:
         """
         :raises RuntimeError: if it is of ranks of NCCL that are gone, which it would call
         """
-        if self._ranks is not None and self._ranks.has_nccl:
-            self._ranks.require_alive()
+        self._ranks.require_alive()
         return self._core
+
+    @property
+    def shard_name(self) -> str:
+        """The end of the names of states with the same shard."""
+        return self._ranks.shard_name
 
     @property
     def coefficients(self) -> tuple[float, float, float]:
@@ -188,7 +197,7 @@ class Part:
 
     def why_not_captured(self, groups: list[dict[str, Any]]) -> Optional[str]:
         """The reason why a step cannot be captured into a graph now; None if it can. Changes nothing, and waits for nothing."""
-        if self._ranks is not None and not self._ranks.has_nccl:
+        if self._ranks.has_host:
             return "its ranks exchange through the host, which a graph does not; initialize the process group with the backend nccl"
         if not self._has_stepped:
             return "some parameters have not taken a step yet; take one outside of the graph first"
@@ -276,14 +285,14 @@ class Part:
             own: dict[str, Any] = {"step": steps}
             moments = self.moments(i) if self.has_open_moments else None
             if moments is not None:
-                own["exp_avg"], own["exp_avg_sq"] = moments
+                own["exp_avg"], own["exp_avg_sq"] = self.like_parameter(i, moments[0]), self.like_parameter(i, moments[1])
                 self._places.append((moments[0].data_ptr(), moments[1].data_ptr()))
             if not self.has_open_state:
                 # With all keys of a saved state: torch.distributed.checkpoint looks for those that are here.
                 own["number"] = torch.tensor(self.members[i], device="cpu")
                 own["ranks"] = {}
             elif i in self.tensors.masters:
-                own["master_param"] = self.tensors.masters[i]
+                own["master_param"] = self.like_parameter(i, self.tensors.masters[i])
             self.own.append(own)
 
     def show(self, state: dict[Any, Any]) -> None:
@@ -349,7 +358,8 @@ class Part:
             if self._places and not self._is_in_place(i):  # something has given the tensors other memory
                 moments = self.moments(i)
                 assert moments is not None
-                truth = {**own, "exp_avg": moments[0], "exp_avg_sq": moments[1]}
+                exp_avg, exp_avg_sq = (self.like_parameter(i, one) for one in moments)
+                truth = {**own, "exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}
             for key, value in truth.items():
                 found = entry.get(key)
                 if found is not value:
@@ -370,7 +380,7 @@ class Part:
 
     def _is_in_place(self, i: int) -> bool:
         own = self.own[i]
-        return (own["exp_avg"].data_ptr(), own["exp_avg_sq"].data_ptr()) == self._places[i]
+        return (local_part(own["exp_avg"]).data_ptr(), local_part(own["exp_avg_sq"]).data_ptr()) == self._places[i]
 
     def _note_values(self) -> None:
         self._values = list(itertools.chain.from_iterable(map(dict.values, self.entries)))
@@ -379,16 +389,21 @@ class Part:
         """A copy of the open state of its parameter i."""
         moments = self.moments(i)
         assert moments is not None
-        copies = {"step": self._taken[i].clone(), "exp_avg": moments[0].clone(), "exp_avg_sq": moments[1].clone()}
+        copies = {"exp_avg": moments[0].clone(), "exp_avg_sq": moments[1].clone()}
         if i in self.tensors.masters:
             copies["master_param"] = self.tensors.masters[i].clone()
-        return copies
+        return {"step": self._taken[i].clone(), **{name: self.like_parameter(i, one) for name, one in copies.items()}}
+
+    def like_parameter(self, i: int, local: torch.Tensor) -> torch.Tensor:
+        """A tensor of this rank's part of its parameter i, as part of a tensor like the parameter."""
+        return like_parameter(self.tensors.given[i], local)
 
     def saved_steps(self) -> torch.Tensor:
         return self._taken[0].clone()
 
     def moments(self, i: int) -> Optional[tuple[torch.Tensor, torch.Tensor]]:
-        """The momentum and the variance of its parameter i, in the memory of the optimizer; None if they are not float32."""
+        """The momentum and the variance of this rank's part of its parameter i, in the memory of the optimizer; None if they are not
+        float32."""
         arrays = self._core.moments(i)
         if arrays is None:
             return None
@@ -419,19 +434,30 @@ class Part:
         self._core = self._make_core(groups)
         self.has_started = False
 
-    def save(self) -> torch.Tensor:
-        """The state of this rank, as bytes. To be called after `refresh`."""
+    def save(self, is_whole: bool = False) -> torch.Tensor:
+        """The state of this rank, as bytes. To be called after `refresh`.
+
+        :param is_whole: the state of whole parameters, at the first rank of the shard group; nothing at the others. Collective
+        """
         with self.on_its_stream():
-            size = self.core.state_bytes(self.saves_parameters)
+            size = self.core.state_bytes(self.saves_parameters, is_whole)
             state = torch.empty(size, dtype=torch.uint8, device="cpu")
-            self.core.save_state(state.data_ptr(), size, self.saves_parameters)
+            self.core.save_state(state.data_ptr(), size, self.saves_parameters, is_whole)
         return state
 
-    def load(self, state: torch.Tensor, from_other_ranks: bool) -> None:
+    def why_not_whole(self) -> Optional[str]:
+        """The reason why a state of whole parameters cannot have this rank's parts, laid end to end with others; None if it can."""
+        lies_otherwise = self.tensors.reordered()
+        for i, p in enumerate(self.tensors.given):
+            if self._ranks.shards is not None and (i in lies_otherwise or not is_consecutive(p)):
+                return f"parameter {self.members[i]} is not cut along its first dimension alone, into parts that lie as they are counted"
+        return None
+
+    def load(self, state: torch.Tensor, from_other_ranks: bool, is_whole: bool = False) -> None:
         """Continues from bytes that `save` has returned. To be called after `refresh`."""
         state = state.detach().to("cpu").contiguous()
         with self.on_its_stream():
-            self.core.load_state(state.data_ptr(), state.numel(), from_other_ranks)
+            self.core.load_state(state.data_ptr(), state.numel(), from_other_ranks, is_whole)
         self.has_started = True
         if self.saves_parameters:
             self.tensors.after_step()
@@ -441,7 +467,11 @@ class Part:
         return (
             self.members == members
             and self.tensors.reordered() == strides
-            and all((own.adapt, own.compress) == (groups[n]["adapt"], groups[n]["compress"]) for n, own in self._options.items())
+            and all(
+                (own.adapt, own.compress, own.dimensions)
+                == (groups[n]["adapt"], groups[n]["compress"], groups[n].get("dimensions"))
+                for n, own in self._options.items()
+            )
         )
 
     # ------------------------------------------------------------------------------------------------------------- Internal
@@ -450,20 +480,22 @@ class Part:
         arguments, tensors = self._arguments, self.tensors
         beta1, beta2, epsilon = self._common_coefficients()
         settings = {**arguments["settings"], "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
-        if self._ranks is None and "skip_non_finite" not in settings and self._recipe in ("adamw", "lamb"):
+        if self._ranks.exchange is None and "skip_non_finite" not in settings and self._recipe in ("adamw", "lamb"):
             settings["skip_non_finite"] = False  # costs a pass without an exchange, and torch.optim does not check either
         module = module_for(tensors.device.type)
         described = [
             module.Tensor(
                 p.numel(),
                 type_name,
-                p.dim(),
+                len(piece.shape),
                 float(groups[number]["weight_decay"]),
                 self.groups.index(number),
                 groups[number]["adapt"],
                 groups[number]["compress"],
+                piece.number,
+                piece.size,
             )
-            for p, type_name, number in zip(tensors.parameters, tensors.types, self.group_of_members)
+            for p, type_name, piece, number in zip(tensors.parameters, tensors.types, self.pieces, self.group_of_members)
         ]
         with self.on_its_stream():
             core: _native.Optimizer = module.Optimizer(
@@ -477,7 +509,8 @@ class Part:
                 settings,
                 arguments["threads"] or torch.get_num_threads(),
                 arguments["rounding_seed"],
-                None if self._ranks is None else self._ranks.own,
+                None if self._ranks.exchange is None else self._ranks.exchange.own,
+                None if self._ranks.shards is None else self._ranks.shards.own,
                 0 if self._stream is None else self._stream.cuda_stream,
             )
         self._has_stepped = False
@@ -511,9 +544,9 @@ class Part:
         changed: dict[int, GroupOptions] = {}
         for number, old in self._options.items():
             new = changed[number] = checked_options(number, groups[number])
-            if (old.adapt, old.compress) != (new.adapt, new.compress):
+            if (old.adapt, old.compress, old.dimensions) != (new.adapt, new.compress, new.dimensions):
                 raise ValueError(
-                    f"slamb: adapt or compress of parameter group {number} has changed, but they are fixed at the "
+                    f"slamb: adapt, compress or dimensions of parameter group {number} has changed, but they are fixed at the "
                     f"construction; construct another optimizer"
                 )
         before, self._options = self._options, changed
@@ -568,15 +601,17 @@ class Part:
 
     def _compare_gradients(self) -> None:
         """Rejects gradients that are equal on all ranks, because something else has averaged them already."""
-        assert self._ranks is not None
-        seen = self._ranks.gather_words(self._hash_of_gradients())
-        if not any(seen):
-            return  # nothing can be said; the next step compares again
-        if len(set(seen)) == 1:
+        exchange, shards = self._ranks.exchange, self._ranks.shards
+        assert exchange is not None
+        seen = exchange.gather_words(self._hash_of_gradients())
+        found = _UNKNOWN if not any(seen) else _EQUAL if len(set(seen)) == 1 else _DIFFERENT
+        of_shards = [found] if shards is None else shards.gather_words(found)  # the same on all ranks
+        if _DIFFERENT in of_shards:
+            self._must_compare_gradients = False
+        elif _EQUAL in of_shards:
             raise RuntimeError(
-                f"slamb: the gradients of all {self._ranks.size} ranks are equal, so they have been averaged already, or all "
+                f"slamb: the gradients of all {exchange.size} ranks are equal, so they have been averaged already, or all "
                 f"ranks have computed the same batch. With DistributedDataParallel, run forward and backward within "
                 f"model.no_sync(), or do not wrap the model; to leave the averaging to it, construct the optimizer with "
                 f"exchange=False; to train on equal batches, with check_gradients=False"
             )
-        self._must_compare_gradients = False

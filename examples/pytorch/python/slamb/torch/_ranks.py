@@ -1,4 +1,4 @@
-"""The ranks of a process group of torch.distributed, as the compiled module calls them."""
+"""The ranks of process groups of torch.distributed, as the compiled module calls them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ if dist.is_available():
     import torch.distributed.nn  # noqa: F401
 
 
+def is_initialized() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
 def group_of(process_group: Optional["dist.ProcessGroup"]) -> Optional["dist.ProcessGroup"]:
     """The given group, else the default group, else None: a single process.
 
     :raises ValueError: if this process is not in the given group
     """
-    if not dist.is_available() or not dist.is_initialized():
+    if not is_initialized():
         if process_group is not None:
             raise ValueError(
                 "slamb: process_group was given, but torch.distributed is not initialized; call "
@@ -37,6 +41,11 @@ def group_of(process_group: Optional["dist.ProcessGroup"]) -> Optional["dist.Pro
             "slamb: this process is not in process_group; construct the optimizer with a group that has this process"
         )
     return group
+
+
+def ranks_of(group: Any) -> list[int]:
+    """The ranks of a group, as the default group counts them."""
+    return [int(dist.distributed_c10d.get_global_rank(group, one)) for one in range(dist.get_world_size(group))]
 
 
 class Ranks:
@@ -114,20 +123,10 @@ class Ranks:
             )
         return int(find())
 
-    def require_equal(self, settings: dict[str, Any]) -> None:
-        """Compares settings. Collective.
-
-        :raises RuntimeError: on every rank, if they differ
-        """
-        mine = torch.frombuffer(bytearray(pickle.dumps(settings)), dtype=torch.uint8)
-        everything = [pickle.loads(one.numpy().tobytes()) for one in self._all_gather_bytes(mine)]
-        for rank, other in enumerate(everything):
-            for name, value in everything[0].items():
-                if other.get(name) != value:
-                    raise RuntimeError(
-                        f"slamb: ranks differ in {name}: {value!r} on rank 0, {other.get(name)!r} on rank {rank}; construct the "
-                        f"optimizer with the same arguments on all ranks"
-                    )
+    def gather_values(self, value: Any) -> list[Any]:
+        """Every rank's value, which can be pickled."""
+        mine = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        return [pickle.loads(one.numpy().tobytes()) for one in self._all_gather_bytes(mine)]
 
     def gather_words(self, word: int) -> list[int]:
         """Every rank's word of 63 bits."""
@@ -169,6 +168,98 @@ class Ranks:
 
     def _global_rank(self, rank: int) -> int:
         return int(dist.distributed_c10d.get_global_rank(self.group, rank))
+
+
+class AllRanks:
+    """The ranks of an optimizer: those that exchange with this one, and those that hold the model together with it.
+
+    :param exchange: None: this rank exchanges nothing
+    :param shards: None: this rank holds all of the model
+    """
+
+    def __init__(self, exchange: Optional[Ranks], shards: Optional[Ranks]) -> None:
+        self.exchange = exchange
+        self.shards = shards
+        self._all = [one for one in (exchange, shards) if one is not None]
+        #: True if there is no other rank.
+        self.is_alone = not self._all
+        #: True if a collective goes by way of the host.
+        self.has_host = any(not one.has_nccl for one in self._all)
+
+    @property
+    def key(self) -> str:
+        """Names this rank's state."""
+        return self.key_of(0 if self.exchange is None else self.exchange.rank, 0 if self.shards is None else self.shards.rank)
+
+    @property
+    def number_of_shards(self) -> int:
+        return 1 if self.shards is None else self.shards.size
+
+    @property
+    def shard_name(self) -> str:
+        """The end of the names of ranks with the same shard."""
+        return "" if self.shards is None else f"_shard{self.shards.rank}_of_{self.shards.size}"
+
+    def key_of(self, rank: int, shard: int) -> str:
+        key = f"rank{rank}_of_{1 if self.exchange is None else self.exchange.size}"
+        return key if self.shards is None else f"{key}_shard{shard}_of_{self.shards.size}"
+
+    def has_this_shard(self, key: str) -> bool:
+        """True if a state of this name is that of a rank with the same shard."""
+        return "".join(key.partition("_shard")[1:]) == self.shard_name
+
+    def require_alive(self) -> None:
+        """
+        :raises RuntimeError: if one of them is reached by NCCL, and its group has been destroyed
+        """
+        for one in self._all:
+            if one.has_nccl:
+                one.require_alive()
+
+    def require_equal(self, settings: dict[str, Any]) -> None:
+        """Compares settings. Collective.
+
+        :raises RuntimeError: on every rank, if they differ
+        """
+        by_rank = [settings] if self.exchange is None else self.exchange.gather_values(settings)
+        by_shard = [by_rank] if self.shards is None else self.shards.gather_values(by_rank)
+        first = by_shard[0][0]
+        for shard, of_shard in enumerate(by_shard):
+            for rank, other in enumerate(of_shard):
+                for name, value in first.items():
+                    if other.get(name) != value:
+                        one, another = ("", "") if self.shards is None else (" of shard 0", f" of shard {shard}")
+                        raise RuntimeError(
+                            f"slamb: ranks differ in {name}: {value!r} on rank 0{one}, {other.get(name)!r} on rank {rank}{another}; "
+                            f"construct the optimizer with the same arguments on all ranks"
+                        )
+
+    def first_of(self, value: Any) -> Any:
+        """The first rank's value that is not None. Collective."""
+        values = [value]
+        for one in self._all:
+            values = [each for of_rank in one.gather_values(values) for each in of_rank]
+        return next((each for each in values if each is not None), None)
+
+    def gather_states(self, mine: dict[str, torch.Tensor], to: int) -> dict[str, torch.Tensor]:
+        """The tensors of all ranks at rank `to` of the first shard; nothing at the others. Collective.
+
+        :param mine: under this rank's key one of bytes, and small ones that the ranks with the same shard have too
+        """
+        own = self.key
+        small = {name: one for name, one in mine.items() if name != own}
+        by_rank = [mine[own]] if self.exchange is None else self.exchange.gather_bytes(mine[own], to)
+        if by_rank is None:
+            return {}
+        if self.shards is None:
+            return {**small, **{self.key_of(rank, 0): one for rank, one in enumerate(by_rank)}}
+        found: dict[str, torch.Tensor] = {}
+        for of_shard in self.shards.gather_values(small):
+            found.update(of_shard)
+        for rank, one in enumerate(by_rank):
+            by_shard = self.shards.gather_bytes(one, 0)
+            found.update((self.key_of(rank, shard), state) for shard, state in enumerate(by_shard or []))
+        return found if self.shards.rank == 0 else {}
 
 
 def _destroyed() -> RuntimeError:

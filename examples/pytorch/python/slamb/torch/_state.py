@@ -3,8 +3,10 @@
 AdamW and LAMB that exchange dense gradients, with float32 moments, have the state of torch.optim.AdamW: for each parameter `step`,
 `exp_avg` and `exp_avg_sq`, and `master_param` if it has sixteen bits and a float32 copy. It is the same on all ranks.
 
+Moments of a DTensor are DTensors of the same placements.
+
 The others have for each parameter `step`, its `number`, and `ranks`. That of one parameter of each part has the states of ranks as
-bytes, by names as "rank0_of_2", and what they need to be checked: the numbers of the parameters in the order of the compiled
+bytes, by names as "rank0_of_2" or, of shards, "rank0_of_2_shard1_of_4", and what they need to be checked: the numbers of the parameters in the order of the compiled
 optimizer, their shapes, and the order of their elements if it is not that of a contiguous tensor.
 """
 
@@ -19,7 +21,8 @@ import torch
 
 from slamb.torch import _arguments as check
 from slamb.torch._part import OWN_KEYS, Part
-from slamb.torch._tensors import Strides
+from slamb.torch._ranks import AllRanks
+from slamb.torch._tensors import Strides, is_sharded, local_part
 
 # What wrappers of modules put into the names of parameters.
 _NAMES_OF_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -119,7 +122,7 @@ def with_own_keys(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]]) 
 
 
 class Moments(NamedTuple):
-    """What a parameter's entry has in the format of torch.optim.AdamW."""
+    """What a parameter's entry has in the format of torch.optim.AdamW, of this rank's part."""
 
     steps: int
     exp_avg: torch.Tensor
@@ -159,13 +162,22 @@ def read_moments(number: int, parameter: torch.Tensor, entry: Any) -> Optional[M
             or value.shape != parameter.shape
             or value.layout != torch.strided
             or value.device.type == "meta"
+            or local_part(value).shape != local_part(parameter).shape
+            or getattr(value, "placements", None) != getattr(parameter, "placements", None)
         ):
+            if is_sharded(parameter):
+                raise ValueError(
+                    f"{where}'{key}' = {type(value).__name__}, but it must be a DTensor of floats with the parameter's placements "
+                    f"{tuple(parameter.placements)} and shape {tuple(parameter.shape)}; torch.distributed.checkpoint makes such ones"
+                )
             what = f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
             raise ValueError(
                 f"{where}'{key}' = {what}, but it must be a dense tensor of floats, of the parameter's shape "
                 f"{tuple(parameter.shape)} and with values"
             )
-    return Moments(int(count), entry["exp_avg"], entry["exp_avg_sq"], master)
+    return Moments(
+        int(count), local_part(entry["exp_avg"]), local_part(entry["exp_avg_sq"]), None if master is None else local_part(master)
+    )
 
 
 def without_aliases(
@@ -208,24 +220,39 @@ def has_bytes(entry: Any) -> bool:
 
 
 
+def bytes_of(part: Part, key: str) -> dict[str, torch.Tensor]:
+    """This rank's state of a part by its name, and the order of elements. That may differ between shards."""
+    strides = {
+        f"strides{number}{part.shard_name}": torch.tensor(of_parameter, device="cpu")
+        for number, of_parameter in part.tensors.reordered().items()
+    }
+    return {**strides, key: part.save()}
+
+
+# The name of the state of whole parameters.
+WHOLE = "whole"
+
+
+def whole_bytes_of(part: Part, ranks: AllRanks, to: int) -> dict[str, torch.Tensor]:
+    """The state of whole parameters by its name, at rank `to` of the first shard; nothing at the others. Collective."""
+    state = part.save(is_whole=True)
+    is_here = (ranks.exchange is None or ranks.exchange.rank == to) and (ranks.shards is None or ranks.shards.rank == 0)
+    return {WHOLE: state} if is_here else {}
+
+
 def saved_bytes(part: Part, states: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """What 'ranks' has of a part.
 
-    :param states: bytes by the names of ranks
+    :param states: of ranks, as `bytes_of` makes them
     """
-    strides = {
-        f"strides{number}": torch.tensor(of_parameter, device="cpu")
-        for number, of_parameter in part.tensors.reordered().items()
-    }
     return {
         "members": torch.tensor(part.members, dtype=torch.int64, device="cpu"),
-        "shapes": _numbers_of(p.shape for p in part.tensors.given),  # whole ones, which all ranks have
-        **strides,
+        "shapes": _numbers_of(piece.shape for piece in part.pieces),  # whole ones, which all ranks have
         **states,
     }
 
 
-def _numbers_of(shapes: Iterable[torch.Size]) -> torch.Tensor:
+def _numbers_of(shapes: Iterable[Sequence[int]]) -> torch.Tensor:
     """For each shape the number of dimensions and then their sizes."""
     return torch.tensor([number for shape in shapes for number in (len(shape), *shape)], dtype=torch.int64, device="cpu")
 
@@ -235,10 +262,11 @@ class LoadedPart:
 
     :param saved: 'ranks' of a parameter's entry
     :param sizes: the numbers of parameters of the parameter groups
+    :param shard: the end of this rank's name: see AllRanks.shard_name
     :raises ValueError: if it is not that
     """
 
-    def __init__(self, saved: Any, sizes: Sequence[int]) -> None:
+    def __init__(self, saved: Any, sizes: Sequence[int], shard: str) -> None:
         if not isinstance(saved, dict) or not all(isinstance(one, torch.Tensor) for one in saved.values()):
             raise ValueError("slamb: load_state_dict() was given a state whose 'ranks' are not tensors by name")
         rest = dict(saved)
@@ -259,7 +287,9 @@ class LoadedPart:
         self.states: dict[str, torch.Tensor] = {}
         for name, value in rest.items():
             if name.startswith("strides"):
-                self.strides[int(name[len("strides") :])] = tuple(value.tolist())
+                number, underscore, its = name[len("strides") :].partition("_")
+                if underscore + its == shard:
+                    self.strides[int(number)] = tuple(value.tolist())
             elif value.dtype != torch.uint8:
                 raise ValueError(f"slamb: load_state_dict() was given a state whose '{name}' is {value.dtype}, not torch.uint8")
             else:
@@ -274,12 +304,12 @@ class LoadedPart:
             raise _other_optimizer("with other parameters")
         self.members = [now[one] for one in self.members]
 
-    def require_shapes(self, shapes: list[torch.Size]) -> None:
+    def require_shapes(self, shapes: list[tuple[int, ...]]) -> None:
         own = _numbers_of(shapes)
         if self._shapes.tolist() != own.tolist():
             raise ValueError(
                 f"slamb: load_state_dict() was given the state of parameters of other shapes; those of this optimizer are "
-                f"{[tuple(shape) for shape in shapes][:10]}{' …' if len(shapes) > 10 else ''}"
+                f"{shapes[:10]}{' …' if len(shapes) > 10 else ''}"
             )
 
 

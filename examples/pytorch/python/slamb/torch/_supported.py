@@ -19,16 +19,16 @@ def is_supported(
     Exchanges nothing with other ranks, and takes a moment. The constructor itself says in its ValueError what would be right.
 
     :param optimizer: a class of slamb.torch
-    :param arguments: those of the constructor, without params and process_group
+    :param arguments: those of the constructor, without params, process_group and shard_group
     :raises TypeError: if it is no such class, or has no such argument
     """
     if not (isinstance(optimizer, type) and issubclass(optimizer, Optimizer) and optimizer is not Optimizer):
         raise TypeError(f"slamb: is_supported() needs a class of slamb.torch, such as slamb.torch.Lamb, not {optimizer!r}")
 
     class Alone(optimizer):  # type: ignore[misc, valid-type]
-        def _attach(self, process_group: Any) -> None:
+        def _attach(self, process_group: Any, shard_group: Any) -> None:
             self._arguments["exchange"] = False
-            super()._attach(None)
+            super()._attach(None, None)
 
     where = torch.device(device)
     try:

@@ -68,6 +68,23 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     return tensor._local_tensor if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
+def like_parameter(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
+    """A tensor of this rank's part of a parameter, as a DTensor in the same memory if the parameter is one."""
+    if not is_sharded(parameter):
+        return local
+    dtensor: Any = type(parameter)
+    with torch.no_grad():
+        made: torch.Tensor = dtensor.from_local(
+            local,
+            parameter.device_mesh,  # type: ignore[attr-defined]
+            parameter.placements,  # type: ignore[attr-defined]
+            run_check=False,
+            shape=parameter.shape,
+            stride=parameter.stride(),
+        )
+    return made
+
+
 def row_major(shape: Sequence[int]) -> Strides:
     """The strides of a contiguous tensor."""
     strides: list[int] = []
@@ -379,7 +396,7 @@ class Tensors:
         """The addresses of the gradients, 0 for those that do not exist. Copies those that do not lie as their parameters do."""
         gradients = list(map(_gradient_of, self.given))
         if self.are_sharded:
-            gradients = [None if g is None else local_part(g) for g in gradients]
+            gradients = [None if g is None else self._local_gradient(i, g) for i, g in enumerate(gradients)]
         if self._are_all_row_major:
             addresses = self._contiguous_addresses(gradients, self._gradient_layouts)
             if addresses is not None and not any(map(_is_negated, gradients if all(addresses) else filter(_exists, gradients))):
@@ -394,6 +411,18 @@ class Tensors:
             table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
             self._gradient_layouts = _native.TensorLayouts.of(table, gradients)
         return addresses
+
+    def _local_gradient(self, i: int, g: Any) -> torch.Tensor:
+        if not is_sharded(g):
+            return cast(torch.Tensor, g)
+        placements = getattr(self.given[i], "placements", None)
+        if g.placements != placements:
+            raise ValueError(
+                f"slamb: the gradient of {self._name(i)} has the placements {tuple(g.placements)}, but the parameter has "
+                f"{placements if placements is None else tuple(placements)}; call p.grad = p.grad.redistribute(placements=p.placements) "
+                f"before step(), as for the parameters of SequenceParallel, whose gradients no rank has added up"
+            )
+        return local_part(g)
 
     def _set_gradient_types(self, types: list[str]) -> bool:
         """True if they have changed. Then `gradient_types` is another list."""
