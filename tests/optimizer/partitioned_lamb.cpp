@@ -464,6 +464,61 @@ TEST_CASE("partitioned lamb: moved parameters, steps in parts and broadcast para
   }
 }
 
+TEST_CASE("partitioned lamb: a step counts with no tensors, or only empty ones") {
+  for (const model& tensors : {model{}, model{{0}, {0, 1}}})
+    for (const named_maker& kind : all_kinds()) {
+      CAPTURE(kind.name);
+      slamb::run_ranks(2, [&](thread_communicator communicator) {
+        replica mine(tensors, {});
+        made_optimizer optimizer = test_support::make_one(kind.make, mine.parameters(), std::move(communicator));
+        optimizer.step(0.1);
+        optimizer.step(0.1);
+        CHECK(optimizer.statistics(true).step == 2);
+        CHECK(optimizer.statistics(true).norm.parameters == 0.0);
+      });
+    }
+}
+
+TEST_CASE("partitioned adamw: norms are of the parts, and the measured error and what is unsent are small") {
+  using in_bytes = adamw<partition<slamb::int8>, slamb::int8>;
+  const experiment e = exact_experiment({{700}, {0}, {5000}, {40, 1}}, 85, 3, 3);
+  std::vector<slamb::statistics> parts(3), whole(3), codes(3);
+  const auto train = [&]<class Optimizer>(std::vector<slamb::statistics>& said, Optimizer* /*type*/) {
+    slamb::run_ranks(3, [&](thread_communicator communicator) {
+      const auto rank = static_cast<std::size_t>(communicator.rank());
+      replica mine(e.tensors, e.start);
+      Optimizer optimizer(mine.parameters(), {}, std::move(communicator));
+      for (std::size_t t = 0; t < e.steps(); ++t) {
+        mine.set_gradient(e.gradients[t][rank]);
+        if constexpr (requires { optimizer.measure_next_step(); }) optimizer.measure_next_step();
+        optimizer.step(e.rates[t]);
+      }
+      said[rank] = optimizer.statistics(true);
+    });
+  };
+  train(parts, static_cast<adamw<>*>(nullptr));
+  train(whole, static_cast<whole_adamw*>(nullptr));
+  train(codes, static_cast<in_bytes*>(nullptr));
+  double momentum = 0.0, variance = 0.0;
+  for (const slamb::statistics& said : parts) {
+    CHECK(said.norm.parameters == doctest::Approx(whole[0].norm.parameters).epsilon(1e-9));
+    CHECK(said.parameter_drift.empty());
+    momentum += said.norm.momentum * said.norm.momentum;
+    variance += said.norm.variance * said.norm.variance;
+  }
+  CHECK(std::sqrt(momentum) == doctest::Approx(whole[0].norm.momentum).epsilon(1e-9));
+  CHECK(std::sqrt(variance) == doctest::Approx(whole[0].norm.variance).epsilon(1e-9));
+  for (const slamb::statistics& said : codes) {
+    REQUIRE(said.compression.size() == 1);
+    CHECK(said.compression[0].relative() > 0.0);
+    CHECK(said.compression[0].relative() < 0.02);
+    REQUIRE(said.parameter_drift.size() == 1);
+    CHECK(said.parameter_drift[0] > 0.0);
+    CHECK(said.parameter_drift[0] < 0.02);
+    CHECK(said.worker_error.size() == 1);
+  }
+}
+
 TEST_CASE("partitioned lamb: shards are rejected at construction") {
   const model tensors{{100}, {30}};
   const experiment e = make_experiment(tensors, 84, 1, 1);

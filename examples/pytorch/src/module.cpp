@@ -423,10 +423,11 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
 
   nb::class_<tensor>(m, "Tensor", "A tensor's description: number of elements, type, dimensions, and options.")
       .def(nb::init<std::uint64_t, std::string, int, double, int, bool, bool, int, std::uint64_t>(), "size"_a, "type"_a,
-           "dimensions"_a, "weight_decay"_a, "group"_a, "adapt"_a, "compress"_a, "shard"_a = -1,
-           "whole_size"_a = 0,
-           "size: of this rank's part; dimensions and whole_size: of the whole tensor, 0 if its size is not known. shard: "
-           "the number of the part, equal on ranks that hold the same elements, or -1 if no other rank of the shard group "
+           "dimensions"_a, "weight_decay"_a, "group"_a, "adapt"_a, "compress"_a, "shard"_a = -1, "whole_size"_a = 0,
+           "size: of this rank's part; dimensions and whole_size: of the whole tensor, 0 if its size is not known. "
+           "shard: "
+           "the number of the part, equal on ranks that hold the same elements, or -1 if no other rank of the shard "
+           "group "
            "holds them.");
 
   nb::class_<optimizer>(m, "Optimizer", "An optimizer over tensors that the caller keeps alive.")
@@ -453,7 +454,8 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
       .def("set_options", &optimizer::set_options, "beta1"_a, "beta2"_a, "epsilon"_a, "weight_decay"_a,
            "Changes options of following steps; weight_decay: of each tensor.")
       .def("state_bytes", &optimizer::state_bytes, "with_parameters"_a, "whole_tensors"_a = false, without_lock(),
-           "The size of the state. whole_tensors: of whole tensors instead of this rank's shards, at the first rank of the "
+           "The size of the state. whole_tensors: of whole tensors instead of this rank's shards, at the first rank of "
+           "the "
            "shard group; 0 at the others. Collective over the shard group then.")
       .def("save_state", &optimizer::save_state, "to"_a, "bytes"_a, "with_parameters"_a, "whole_tensors"_a = false,
            without_lock(), "Writes the state to memory. whole_tensors: as of state_bytes.")

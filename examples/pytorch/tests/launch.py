@@ -1,7 +1,8 @@
 """Launches ranks by torchrun, and makes each check that they make a test of its own.
 
 A script of the folder ranks has named checks (see ranks/checks.py). `make_tests(script)` makes one test function, with a case for
-each check and number of ranks. All selected cases with the same number of ranks share one launch, because processes start slowly.
+each check and number of ranks. All selected cases with the same number of ranks share one launch, because processes start slowly,
+but scripts that take long have launches of their own.
 """
 
 import importlib
@@ -93,11 +94,14 @@ class Launch:
         return "\n".join(reasons) or None
 
 
-_launches = {}  # by number of ranks
+_launches = {}  # by number of ranks, and by script if it is alone
 
 
-def make_tests(script):
-    """A test function for all checks of a script."""
+def make_tests(script, is_alone=False):
+    """A test function for all checks of a script.
+
+    :param is_alone: True: its launches make no checks of other scripts
+    """
     cases = []
     for check in checks_of(script):
         needs = ".".join(map(str, check.needs))
@@ -107,20 +111,23 @@ def make_tests(script):
 
     @pytest.mark.parametrize(("name", "ranks"), cases)
     def test(name, ranks, request):
-        if ranks not in _launches:
-            _launches[ranks] = Launch(ranks, _selected(request.session.items, ranks))
-        problem = _launches[ranks].problem_of(f"{script}:{name}")
+        launch = ranks, test.launch_of_checks
+        if launch not in _launches:
+            _launches[launch] = Launch(ranks, _selected(request.session.items, *launch))
+        problem = _launches[launch].problem_of(f"{script}:{name}")
         if problem is not None:
             pytest.fail(problem, pytrace=False)
 
     test.script_of_checks = script
+    test.launch_of_checks = script if is_alone else ""
     return test
 
 
-def _selected(items, ranks):
+def _selected(items, ranks, launch):
     names = []
     for item in items:
-        script = getattr(getattr(item, "function", None), "script_of_checks", None)
-        if script and item.callspec.params["ranks"] == ranks and not item.get_closest_marker("skip"):
+        function = getattr(item, "function", None)
+        script = getattr(function, "script_of_checks", None)
+        if script and function.launch_of_checks == launch and item.callspec.params["ranks"] == ranks and not item.get_closest_marker("skip"):
             names.append(f"{script}:{item.callspec.params['name']}")
     return names

@@ -2,4 +2,4 @@
 
 from launch import make_tests
 
-test_fsdp1 = make_tests("fsdp1")
+test_fsdp1 = make_tests("fsdp1", is_alone=True)

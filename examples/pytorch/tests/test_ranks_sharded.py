@@ -2,4 +2,4 @@
 
 from launch import make_tests
 
-test_sharded = make_tests("sharded")
+test_sharded = make_tests("sharded", is_alone=True)

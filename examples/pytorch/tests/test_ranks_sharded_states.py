@@ -2,4 +2,4 @@
 
 from launch import make_tests
 
-test_sharded_states = make_tests("sharded_states")
+test_sharded_states = make_tests("sharded_states", is_alone=True)

@@ -124,6 +124,7 @@ class model_parts {
   /// @param state  adds the arrays to a view
   template <class State>
   statistics::norms_type norms(const State& state) const {
+    follow();  // parameters may have been moved since the last step
     auto whole = context_.view();
     auto own = state.over(view(stored_), memory);
     whole.skip = own.skip = nullptr;
@@ -138,6 +139,7 @@ class model_parts {
   /// [groups] ‖P − p‖ of these parts; empty if all is sent, or there are no exact parameters yet.
   std::vector<double> unsent() const {
     if (!keeps_exact_ || !is_exact_set_) return {};
+    follow();
     auto model = exact_.over(view(stored_), memory);
     model.skip = nullptr;
     context_.run(sum_unsent{}, model, all_tiles(), sums());

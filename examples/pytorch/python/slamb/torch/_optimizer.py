@@ -24,7 +24,7 @@ from slamb.torch import _state as saved
 from slamb.torch._arguments import Setting
 from slamb.torch._options import FIXED_KEYS, checked_options, options_of, require_fixed_keys
 from slamb.torch._part import OWN_KEYS, Part
-from slamb.torch._ranks import AllRanks, Ranks, group_of, is_initialized
+from slamb.torch._ranks import AllRanks, Ranks, group_of, is_initialized, ranks_of
 from slamb.torch._shards import Groups, Piece, groups_of_parameters, holders_of, is_row, piece_of
 from slamb.torch._tensors import Strides, is_flattened, is_lazy, require_separate
 
@@ -147,7 +147,12 @@ class Optimizer(torch.optim.Optimizer):
 
     Keys of a parameter group: `lr`, `weight_decay`, `betas` and `eps`, which are read at each step, and `adapt` (False: trust
     ratio 1) and `compress` (False: always exchanged dense), which are read at the construction. Groups whose `betas` and `eps`
-    were equal at the construction must keep them equal.
+    were equal at the construction must keep them equal. `dimensions`: the number of dimensions of whole parameters, if they
+    cannot be found.
+
+    Parameters may be DTensors, of FSDP2 and tensor parallelism, and those of FullyShardedDataParallel. Each rank updates its
+    part. `shard_group` joins the ranks that hold a model together: norms are of whole parameters, and all ranks skip the same
+    steps. `process_group` joins the ranks that hold the same part. Moments of a DTensor in `state` are DTensors.
 
     `state[p]` has the number of steps, and with AdamW and LAMB the moments `exp_avg` and `exp_avg_sq` in the memory of the
     optimizer: what is written there counts. Entries of others in `state` are kept. Without other ranks, deleted entries begin
@@ -908,10 +913,6 @@ class Optimizer(torch.optim.Optimizer):
 
     # ------------------------------------------------------------------------------------------------------------- Shards
 
-    def _shard_group(self) -> Optional["torch.distributed.ProcessGroup"]:
-        shards = self._shared.ranks.shards
-        return None if shards is None else shards.group
-
     def _pieces_of(self, numbers: Iterable[int]) -> list[Piece]:
         """What this rank has of the parameters of these numbers.
 
@@ -920,12 +921,13 @@ class Optimizer(torch.optim.Optimizer):
         parameters, group_of_parameter = self._parameters(), self._group_numbers()
         chosen = list(numbers)
         holders = holders_of([parameters[i] for i in chosen])
-        shard_group = self._shard_group()
+        shards = self._shared.ranks.shards
+        ranks = None if shards is None else ranks_of(shards.group)
         pieces: list[Piece] = []
         for i in chosen:
             p = parameters[i]
             its, name = holders[id(p)], f"parameter {i}"
-            if its is not None and len(its.pieces) > 1 and shard_group is None:
+            if its is not None and len(its.pieces) > 1 and ranks is None:
                 raise ValueError(
                     f"slamb: {name} is cut over the ranks {list(its.pieces)}, but the parameters with which the optimizer was "
                     f"constructed were whole; construct it with all of them, or with shard_group="
@@ -935,7 +937,7 @@ class Optimizer(torch.optim.Optimizer):
                 pieces.append(self._shared.pieces[id(p)])
                 continue
             self._require_possible(name, p, its is not None, dimensions is not None)
-            pieces.append(piece_of(name, p, its, shard_group, dimensions))
+            pieces.append(piece_of(name, p, its, ranks, dimensions))
         return pieces
 
     def _require_whole(self, parts: Iterable[Part], call: str) -> None:
@@ -966,7 +968,7 @@ class Optimizer(torch.optim.Optimizer):
                     f"slamb: {name} is a row of several parameters, which FullyShardedDataParallel has made, but "
                     f"{type(self).__name__} needs each by itself; wrap the model with use_orig_params=True"
                 )
-        elif not is_found and (self._shard_group() is None or not has_dimensions):
+        elif not is_found and (self._shared.ranks.shards is None or not has_dimensions):
             raise ValueError(
                 f"slamb: {name} belongs to FullyShardedDataParallel, which gives each rank pieces, but its whole shape was not found; "
                 f"pass shard_group=, the process group of FullyShardedDataParallel, and set 'dimensions' in the parameter group, the "

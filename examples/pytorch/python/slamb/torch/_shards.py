@@ -73,12 +73,11 @@ def groups_of_parameters(
         shard_group = _common_group(holders)
     elif dist.get_rank(shard_group) < 0:
         raise ValueError("slamb: this process is not in shard_group; construct the optimizer with a group that has this process")
-    if shard_group is not None:
-        for number, p in enumerate(parameters):
-            _require_held(f"parameter {number}", found[id(p)], ranks_of(shard_group))
     if shard_group is None and not holders:
         return Groups(group_of(process_group) if exchanges else None, None)
-    shards = ranks_of(shard_group) if shard_group is not None else [dist.get_rank()]
+    shards = [dist.get_rank()] if shard_group is None else ranks_of(shard_group)
+    for number, p in enumerate(parameters):
+        _require_held(f"parameter {number}", found[id(p)], shards)
     if not exchanges:
         return Groups(None, shard_group)
     together = {*shards, *(rank for one in holders for rank in one.averaged)}
@@ -109,9 +108,14 @@ def holders_of(parameters: Sequence[torch.Tensor]) -> dict[int, Optional[_Holder
     """
     handles = _handles(parameters)
     found: dict[int, Optional[_Holders]] = {}
+    of_meshes: dict[Any, _Holders] = {}  # to look at each mesh once
     for number, p in enumerate(parameters):
         if is_sharded(p):
-            found[id(p)] = _of_mesh(number, p)
+            _require_parameter(number, p)
+            key = id(p.device_mesh), _cut_dimensions(p)  # type: ignore[attr-defined]
+            if key not in of_meshes:
+                of_meshes[key] = _of_mesh(p)
+            found[id(p)] = of_meshes[key]._replace(shape=tuple(p.shape))
         elif id(p) in handles:
             found[id(p)] = _of_handle(*handles[id(p)])
         else:
@@ -123,12 +127,14 @@ def piece_of(
     name: str,
     p: torch.Tensor,
     its: Optional[_Holders],
-    shard_group: Optional["dist.ProcessGroup"],
+    ranks: Optional[list[int]],
     dimensions: Optional[int],
 ) -> Piece:
-    """
+    """What this rank has of a parameter.
+
     :param name: of the parameter, for messages
     :param its: what `holders_of` has found
+    :param ranks: of the shard group; None: there is none
     :param dimensions: of the whole parameter, as the user says; None: as found
     :raises ValueError: if the shard group does not hold it
     """
@@ -137,11 +143,10 @@ def piece_of(
         shape = (-1,)
     if dimensions is not None and dimensions != len(shape):
         shape = (-1,) * dimensions
-    if shard_group is None:
+    if ranks is None:
         return Piece(shape, -1)
     if its is None:
         return Piece(shape, -1 if is_flattened(p) else 0)
-    ranks = ranks_of(shard_group)
     _require_held(name, its, ranks)
     return Piece(shape, -1 if len(its.pieces) == len(ranks) else its.own)
 
@@ -185,24 +190,34 @@ def _common_group(holders: Iterable[_Holders]) -> Optional["dist.ProcessGroup"]:
 # ------------------------------------------------------------------------------------------------------------------ DTensors
 
 
-def _of_mesh(number: int, p: Any) -> _Holders:
-    mesh = p.device_mesh
+def _require_parameter(number: int, p: Any) -> None:
+    """
+    :raises ValueError: for a DTensor that is no parameter of this rank
+    """
     if any(one.is_partial() for one in p.placements):
         raise ValueError(
             f"slamb: parameter {number} has the placements {tuple(p.placements)}, but its elements must be replicated or sharded"
         )
-    here = mesh.get_coordinate()
-    if here is None:
+    if p.device_mesh.get_coordinate() is None:
         raise ValueError(
             f"slamb: parameter {number} is a DTensor of a mesh that does not have this rank; construct the optimizer with the "
             f"parameters of this rank"
         )
-    cut = [i for i, one in enumerate(p.placements) if not one.is_replicate() and mesh.size(i) > 1]
-    of_pieces = mesh.mesh[tuple(slice(None) if i in cut else here[i] for i in range(mesh.ndim))].flatten().tolist()
+
+
+def _cut_dimensions(p: Any) -> tuple[int, ...]:
+    """The dimensions of the mesh along which a parameter is cut."""
+    return tuple(i for i, one in enumerate(p.placements) if not one.is_replicate() and p.device_mesh.size(i) > 1)
+
+
+def _of_mesh(p: Any) -> _Holders:
+    mesh, cut = p.device_mesh, _cut_dimensions(p)
+    here = mesh.get_coordinate()
+    pieces = mesh.mesh[tuple(slice(None) if i in cut else here[i] for i in range(mesh.ndim))].flatten().tolist()
     return _Holders(
-        tuple(of_pieces),
+        tuple(pieces),
         tuple(mesh.mesh.flatten().tolist()),
-        of_pieces.index(dist.get_rank()),
+        pieces.index(dist.get_rank()),
         tuple(p.shape),
         mesh.get_group(cut[0]) if len(cut) == 1 else None,
     )
@@ -212,8 +227,8 @@ def is_consecutive(p: Any) -> bool:
     """True if parts of a parameter, laid end to end in the order of their ranks, are the whole."""
     if not is_sharded(p):
         return True
-    cut = [one for i, one in enumerate(p.placements) if not one.is_replicate() and p.device_mesh.size(i) > 1]
-    return not cut or (len(cut) == 1 and cut[0].is_shard(0))
+    cut = _cut_dimensions(p)
+    return not cut or (len(cut) == 1 and bool(p.placements[cut[0]].is_shard(0)))
 
 
 # --------------------------------------------------------------------------------------------------------------------- FSDP1

@@ -22,7 +22,7 @@ import torch
 from slamb.torch import _arguments as check
 from slamb.torch._part import OWN_KEYS, Part
 from slamb.torch._ranks import AllRanks
-from slamb.torch._tensors import Strides, is_sharded, local_part
+from slamb.torch._tensors import Strides, local_part
 
 # What wrappers of modules put into the names of parameters.
 _NAMES_OF_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -165,10 +165,11 @@ def read_moments(number: int, parameter: torch.Tensor, entry: Any) -> Optional[M
             or local_part(value).shape != local_part(parameter).shape
             or getattr(value, "placements", None) != getattr(parameter, "placements", None)
         ):
-            if is_sharded(parameter):
+            placements = getattr(parameter, "placements", None)
+            if placements is not None:
                 raise ValueError(
                     f"{where}'{key}' = {type(value).__name__}, but it must be a DTensor of floats with the parameter's placements "
-                    f"{tuple(parameter.placements)} and shape {tuple(parameter.shape)}; torch.distributed.checkpoint makes such ones"
+                    f"{tuple(placements)} and shape {tuple(parameter.shape)}; torch.distributed.checkpoint makes such ones"
                 )
             what = f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
             raise ValueError(

@@ -245,8 +245,8 @@ SLAMB_DECL void shard_group::compare(optimizer_core& core, std::span<const doubl
   const std::span<double> all(sums_.all(core), static_cast<std::size_t>(size_) * tensors_);
   core.on().add_up_tensors(core.whole_view(), sums, own);
   core.ranks.compare_in_shards(std::as_bytes(own), std::as_writable_bytes(all), core.on().stream());
-  core.on().invoke({compare_copies{core.record(), own.data(), all.data(), core.memory.view(own_holders_).data(), tensors_,
-                                   static_cast<std::uint32_t>(core.ranks.rank())}});
+  core.on().invoke({compare_copies{core.record(), own.data(), all.data(), core.memory.view(own_holders_).data(),
+                                   tensors_, static_cast<std::uint32_t>(core.ranks.rank())}});
 }
 
 }  // namespace slamb::detail
