@@ -29,7 +29,11 @@ void add_training_options(command_line& line, settings& into, std::span<const st
                  "Optimizers from " + joined(optimizers) + "; repeat it or join by commas [all]")
       ->check(one_of(optimizers));
   number("--steps", into.steps, "Steps of the training")->check(integer_in(1, most_steps));
-  number("--ranks", into.ranks, "Ranks")->check(integer_in(1, 1'000'000));
+  number("--ranks", into.ranks, "Ranks; with --shards, those that hold the same shard")
+      ->check(integer_in(1, 1'000'000));
+  number("--shards", into.shards,
+         "Shards of the model, as by FSDP or tensor parallelism: so many ranks of a node hold it together")
+      ->check(integer_in(1, 1024));
   number("--value-bytes", into.value_bytes,
          "Bytes of a value that is summed: 4 as the library sends it, 2 where a communicator sums in fp16")
       ->check(one_of(std::array{"2", "4"}));
@@ -98,6 +102,10 @@ std::optional<settings> parse_command_line(int argc, const char* const* argv,
   if (chosen.rounding && chosen.precision == "float32")
     throw usage_error(
         "--rounding: --precision float32 stores no numbers of 16 bits; say --precision bf16 or --precision fp16");
+  if (chosen.network.ranks_per_node % chosen.shards != 0)
+    throw usage_error("--shards: " + std::to_string(chosen.shards) + " does not divide --ranks-per-node, which is " +
+                      std::to_string(chosen.network.ranks_per_node) +
+                      ": the ranks that hold a model together share a node");
   chosen.network.bandwidth = units.gigabits * 1e9 / 8.0;
   chosen.network.latency = units.microseconds * 1e-6;
   chosen.network.node_bandwidth = units.node_gigabytes * 1e9;

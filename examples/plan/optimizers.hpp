@@ -16,10 +16,13 @@ namespace plan {
 
 using tensor_span = std::span<const slamb::plan::tensor_shape>;
 
-/// The traffic of an optimizer over all steps of a training.
+/// The cost of an optimizer over all steps of a training, for one rank.
 struct outline {
-  slamb::traffic_counts traffic;  ///< of one rank
-  double memory_bytes = 0.0;      ///< bytes of memory traffic of one rank
+  slamb::traffic_counts traffic;      ///< with the ranks that hold the same shard, or the whole model
+  slamb::traffic in_shards{};         ///< with the ranks that hold the other shards
+  double memory_bytes = 0.0;          ///< bytes of memory traffic
+  std::uint64_t launches = 0;         ///< kernels, on a device
+  std::uint64_t optimizer_bytes = 0;  ///< memory of the optimizer
 };
 
 /// One optimizer that the program can forecast.
@@ -53,15 +56,36 @@ inline slamb::plan::storage_bytes storage_of(const settings& chosen) {
              : detail::storage_with<slamb::precision::stochastic_rounding>(chosen, type);
 }
 
+/// Elements that one rank holds.
+inline std::uint64_t elements_of_rank(tensor_span tensors, const slamb::plan::world& world) {
+  std::uint64_t own = 0;
+  for (const slamb::plan::tensor_shape& t : tensors) own += world.own_size(t);
+  return own;
+}
+
 namespace detail {
+
+/// The memory of an optimizer, whose arrays are stored as `world` says. The plan of an optimizer on floats has all in floats.
+inline std::uint64_t optimizer_bytes(const slamb::memory_report& of_floats, std::uint64_t elements,
+                                     const slamb::plan::world& world) {
+  double bytes = 0.0;
+  for (const slamb::memory_report::use& use : of_floats.uses)
+    bytes += static_cast<double>(use.bytes) * world.stored.of(use.purpose) / sizeof(float);
+  if (world.stored.rounded > 0.0) bytes += static_cast<double>(elements) * world.stored.parameter;  // master copies
+  return static_cast<std::uint64_t>(bytes);
+}
 
 template <class Options>
 outline outline_of(tensor_span tensors, const Options& options, const settings& chosen,
                    const slamb::plan::world& world) {
   const auto planned = slamb::plan::plan_traffic(tensors, options, world);
-  return {planned.total(chosen.steps), planned.memory_bytes(chosen.steps) *
-                                           static_cast<double>(slamb::plan::elements_of(tensors)) *
-                                           static_cast<double>(chosen.steps)};
+  const std::uint64_t own = elements_of_rank(tensors, world);
+  return {
+      .traffic = planned.total(chosen.steps),
+      .in_shards = planned.total_in_shards(chosen.steps),
+      .memory_bytes = planned.memory_bytes(chosen.steps) * static_cast<double>(own) * static_cast<double>(chosen.steps),
+      .launches = planned.total_launches(chosen.steps),
+      .optimizer_bytes = optimizer_bytes(planned.memory(), own, world)};
 }
 
 template <class Optimizer>

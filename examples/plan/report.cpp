@@ -68,6 +68,7 @@ nlohmann::ordered_json settings_json(const settings& chosen, tensor_span tensors
                {"optimizers", chosen.optimizers},
                {"steps", chosen.steps},
                {"ranks", chosen.ranks},
+               {"shards", chosen.shards},
                {"value_bytes", chosen.value_bytes},
                {"precision", chosen.precision},
                {"rounding", nullptr},
@@ -104,8 +105,13 @@ nlohmann::ordered_json forecast_json(const forecast& f, std::uint64_t steps) {
           {"collectives", kinds},
           {"times_less_than_fp16", f.less_than_half},
           {"times_less_than_fp32", f.less_than_single},
+          {"in_shards", traffic_json(f.moved.in_shards)},
           {"memory_bytes", f.moved.memory_bytes},
+          {"model_bytes_of_rank", f.model_bytes},
+          {"optimizer_bytes_of_rank", f.moved.optimizer_bytes},
+          {"launches", f.moved.launches},
           {"exchange_seconds", f.exchange_seconds},
+          {"shards_seconds", f.shards_seconds},
           {"memory_seconds", f.memory_seconds},
           {"step_seconds", f.step_seconds},
           {"scaling_efficiency", f.efficiency},
@@ -113,13 +119,42 @@ nlohmann::ordered_json forecast_json(const forecast& f, std::uint64_t steps) {
           {"faster_than_fp32", break_even_json(f.beats_single)}};
 }
 
+std::string ranks_text(const settings& chosen) {
+  if (chosen.shards == 1) return std::to_string(chosen.ranks) + " ranks";
+  return formatted("%lld ranks: %d that hold each of %d shards", chosen.all_ranks(), chosen.ranks, chosen.shards);
+}
+
+/// What a rank has and does, apart from its exchanges with the ranks that hold the same.
+void print_ranks(std::ostream& out, const settings& chosen, const std::vector<forecast>& forecasts) {
+  const auto steps = static_cast<double>(chosen.steps);
+  programs::text_table<5> table({14, 12, 12, 14, 11});
+  table.add({"", "memory", "launches", "in shards", "in shards"});
+  table.add({"optimizer", "of a rank", "a step", "sent a step", "rounds"});
+  for (const forecast& f : forecasts) {
+    const slamb::traffic& in_shards = f.moved.in_shards;
+    table.add({f.optimizer, bytes_text(f.model_bytes + static_cast<double>(f.moved.optimizer_bytes)),
+               formatted("%.1f", static_cast<double>(f.moved.launches) / steps),
+               chosen.shards == 1 ? "-" : bytes_text(static_cast<double>(in_shards.sent_bytes) / steps),
+               chosen.shards == 1 ? "-" : grouped(in_shards.rounds)});
+  }
+  out << '\n';
+  table.write(out);
+  out << "(memory: parameters, gradients and the optimizer's; launches: kernels on a device, the mean";
+  if (chosen.shards > 1)
+    out << "; in shards: sums over whole tensors, and\n skipped steps, that the optimizer tells the ranks of the other "
+           "shards; what the model sends them is not counted)\n"
+        << "(a rank has 1/" << chosen.shards << " of each tensor, rounded up; all of the above is of one rank)\n";
+  else
+    out << ")\n";
+}
+
 }  // namespace
 
 void print_settings(std::ostream& out, const settings& chosen, tensor_span tensors) {
   const slamb::plan::network& net = chosen.network;
   out << (chosen.shapes.empty() ? chosen.model : chosen.shapes) << ": " << grouped(slamb::plan::elements_of(tensors))
-      << " parameters in " << tensors.size() << " tensors; " << grouped(chosen.steps) << " steps on " << chosen.ranks
-      << " ranks\n"
+      << " parameters in " << tensors.size() << " tensors; " << grouped(chosen.steps) << " steps on "
+      << ranks_text(chosen) << '\n'
       << formatted("network: %d ranks a node, %g Gbit/s a node's link, %g us a hop, %g GB/s inside a node\n",
                    net.ranks_per_node, gigabits(net.bandwidth), net.latency * 1e6, net.node_bandwidth * 1e-9)
       << formatted(
@@ -152,8 +187,12 @@ void print_table(std::ostream& out, const settings& chosen, const std::vector<fo
                break_even_text(f.beats_half), break_even_text(f.beats_single)});
   }
   table.write(out);
-  out << "(sent: by one rank, to the network or inside its node; rounds: collectives; ms a step: the mean; efficiency: "
-         "part of a step that computes;\n faster than dense LAMB on links of that bandwidth, all else as it is)\n";
+  out << "(sent: by one rank, "
+      << (chosen.shards == 1 ? "to the network or inside its node" : "to the ranks that hold the same shard")
+      << "; rounds: collectives; ms a step: the mean; efficiency: part of a step that computes;\n faster than dense "
+         "LAMB "
+         "on links of that bandwidth, all else as it is)\n";
+  print_ranks(out, chosen, forecasts);
 }
 
 void write_json(std::ostream& out, const settings& chosen, tensor_span tensors,

@@ -22,7 +22,8 @@ struct settings {
   std::string shapes;                   ///< a file used instead of the model; empty: none
   std::vector<std::string> optimizers;  ///< names, in the order of the table
   std::uint64_t steps = 118'000;
-  int ranks = 64;
+  int ranks = 64;                             ///< that hold the same shard, or the whole model
+  int shards = 1;                             ///< of the model; each of them is on as many ranks
   std::uint64_t value_bytes = 4;              ///< of an element that is summed
   std::string precision = "float32";          ///< of the stored parameters and gradients
   std::optional<std::string> rounding;        ///< of parameters of 16 bits; unset: masters
@@ -41,6 +42,7 @@ struct settings {
 
   std::string rounding_mode() const { return rounding.value_or("masters"); }
   std::uint64_t warmup() const { return warmup_steps.value_or(part_of_steps(1000.0 / 5993.0)); }
+  long long all_ranks() const { return static_cast<long long>(ranks) * shards; }
   std::uint64_t freeze() const { return freeze_step.value_or(part_of_steps(12'500.0 / 118'000.0)); }
 
  private:

@@ -47,6 +47,7 @@ std::vector<std::pair<std::string, std::string>> decisive_settings(const setting
     return value ? text_of(*value) : std::string("unset");
   };
   return {{"--ranks", text_of(chosen.ranks)},
+          {"--shards", text_of(chosen.shards)},
           {"--batch", text_of(chosen.batch)},
           {"--steps", text_of(chosen.steps)},
           {"--learning-rate", or_unset(chosen.learning_rate)},
@@ -81,11 +82,11 @@ std::vector<std::pair<std::string, std::string>> decisive_settings(const setting
   throw usage_error("--resume: " + folder + " was written with " + then + ", but this run has " + here);
 }
 
+void write_traffic(std::ostream& out, const slamb::traffic& of) {
+  out << of.rounds << ' ' << of.elements << ' ' << of.payload_bytes << ' ' << of.sent_bytes << ' ';
+}
 void write_traffic(std::ostream& out, const slamb::traffic_counts& traffic) {
-  for (const slamb::collective kind : kinds) {
-    const slamb::traffic& of = traffic[kind];
-    out << of.rounds << ' ' << of.elements << ' ' << of.payload_bytes << ' ' << of.sent_bytes << ' ';
-  }
+  for (const slamb::collective kind : kinds) write_traffic(out, traffic[kind]);
 }
 
 // Reads the progress file of one rank.
@@ -113,14 +114,16 @@ class progress_reader {
   }
   slamb::traffic_counts traffic() {
     slamb::traffic_counts all;
-    for (const slamb::collective kind : kinds) {
-      slamb::traffic& of = all[kind];
-      of.rounds = number();
-      of.elements = number();
-      of.payload_bytes = number();
-      of.sent_bytes = number();
-    }
+    for (const slamb::collective kind : kinds) all[kind] = traffic_of_kind();
     return all;
+  }
+  slamb::traffic traffic_of_kind() {
+    slamb::traffic of;
+    of.rounds = number();
+    of.elements = number();
+    of.payload_bytes = number();
+    of.sent_bytes = number();
+    return of;
   }
   std::string rest_of_line() {
     std::string text;
@@ -138,6 +141,8 @@ void write_progress(std::ostream& out, std::uint64_t step, std::uint64_t before,
   out << std::setprecision(17) << "step " << step << "\nbefore " << before << "\nseconds " << result.seconds
       << "\ntraffic ";
   write_traffic(out, result.statistics.traffic);
+  out << "\nin_shards ";
+  write_traffic(out, result.statistics.in_shards);
   out << "\nphases " << result.statistics.phases.size() << '\n';
   for (const slamb::statistics::phase_type& phase : result.statistics.phases) {
     out << phase.first_step << ' ';
@@ -164,6 +169,8 @@ void read_progress(const std::filesystem::path& file, std::uint64_t step, outcom
   result.seconds = from.real();
   from.expect("traffic");
   result.statistics.traffic = from.traffic();
+  from.expect("in_shards");
+  result.statistics.in_shards = from.traffic_of_kind();
   from.expect("phases");
   for (std::uint64_t left = from.number(); left > 0; --left) {
     slamb::statistics::phase_type phase;
@@ -334,6 +341,7 @@ slamb::statistics joined(const slamb::statistics& before, const slamb::statistic
   if (before.phases.empty()) return since;
   slamb::statistics all = since;
   all.traffic = sum_of(before.traffic, since.traffic);
+  all.in_shards = before.in_shards + since.in_shards;
   all.phases = before.phases;
   for (const slamb::statistics::phase_type& phase : since.phases) {
     if (&phase == &since.phases.front() && phase.name == all.phases.back().name)

@@ -32,6 +32,10 @@ void add_training_options(command_line& line, settings& into) {
   number("--ranks", into.ranks,
          "Ranks, each a thread, or a process where mpirun starts several, with a shard of the training set")
       ->check(integer_in(1, 64));
+  number("--shards", into.shards,
+         "Ranks that hold a model together, as by FSDP: each has a shard of the parameters, and --ranks is the number "
+         "of ranks that hold the same shard")
+      ->check(integer_in(1, 64));
   number("--batch", into.batch, "Images a step, over all ranks")->check(integer_in(1, most_steps));
   number("--steps", into.steps, "Steps a run")->check(integer_in(1, most_steps));
   number("--learning-rate", into.learning_rate, "Peak learning rate [each optimizer's own]")
@@ -125,6 +129,20 @@ void add_file_options(command_line& line, settings& into) {
   line.add_flag("--hash", into.hash, "Print a hash of the final parameters of each run");
 }
 
+constexpr int most_ranks = 64;
+
+// Processes are divided among the shards.
+void divide_processes(const command_line& line, settings& chosen, int processes) {
+  if (processes % chosen.shards != 0)
+    throw usage_error("--shards: " + std::to_string(chosen.shards) + " does not divide the " +
+                      std::to_string(processes) + " processes that were started");
+  if (line.get_option("--ranks")->count() == 0) chosen.ranks = processes / chosen.shards;
+  if (chosen.all_ranks() == processes) return;
+  throw usage_error("--ranks: " + std::to_string(chosen.ranks) +
+                    (chosen.shards == 1 ? "" : " of " + std::to_string(chosen.shards) + " shards") + ", but " +
+                    std::to_string(processes) + " processes were started, and each is a rank");
+}
+
 void check_together(const settings& chosen) {
   refuse_repetition("--optimizer", chosen.optimizers);
   refuse_repetition("--compressor", chosen.compressors);
@@ -132,9 +150,15 @@ void check_together(const settings& chosen) {
     throw usage_error("--warmup: " + std::to_string(chosen.warmup_steps()) + " is not in [0, " +
                       std::to_string(chosen.steps - 1) + "]: it must be less than --steps");
   }
-  if (chosen.batch < static_cast<std::uint64_t>(chosen.ranks)) {
-    throw usage_error("--batch: " + std::to_string(chosen.batch) + " is not >= --ranks, which is " +
-                      std::to_string(chosen.ranks));
+  if (chosen.all_ranks() > most_ranks) {
+    throw usage_error("--shards: " + std::to_string(chosen.shards) + " shards on " + std::to_string(chosen.ranks) +
+                      " ranks each (--ranks) are " + std::to_string(chosen.all_ranks()) + " ranks, more than " +
+                      std::to_string(most_ranks));
+  }
+  if (chosen.batch < static_cast<std::uint64_t>(chosen.all_ranks())) {
+    throw usage_error("--batch: " + std::to_string(chosen.batch) + " is not >= --ranks" +
+                      (chosen.shards == 1 ? "" : " times --shards") + ", which is " +
+                      std::to_string(chosen.all_ranks()));
   }
   if (!chosen.has_16_bits() && (chosen.rounding || chosen.loss_scale)) {
     throw usage_error(std::string(chosen.rounding ? "--rounding" : "--loss-scale") +
@@ -163,10 +187,7 @@ std::optional<settings> parse_command_line(int argc, const char* const* argv, co
   add_algorithm_options(line, chosen);
   add_file_options(line, chosen);
   if (!line.read(argc, argv)) return std::nullopt;
-  if (processes > 0 && chosen.ranks != processes) {
-    throw usage_error("--ranks: " + std::to_string(chosen.ranks) + ", but " + std::to_string(processes) +
-                      " processes were started, and each is a rank");
-  }
+  if (processes > 0) divide_processes(line, chosen, processes);
   check_together(chosen);
   return chosen;
 }
@@ -175,13 +196,14 @@ void check_against_data(const settings& chosen, const split_digits& data) {
   const std::size_t rows = data.training.rows();
   const std::string has = " (" + chosen.data + " has " + std::to_string(rows + data.test.rows()) + " rows, " +
                           std::to_string(rows) + " of them for training)";
-  if (rows < static_cast<std::size_t>(chosen.ranks)) {
-    throw data_error(chosen.data + ": expected a training row for each of the ranks, --ranks = " +
-                     std::to_string(chosen.ranks) + has);
+  const std::string ranks = std::to_string(chosen.all_ranks());
+  if (rows < static_cast<std::size_t>(chosen.all_ranks())) {
+    throw data_error(chosen.data + ": expected a training row for each of the ranks, --ranks" +
+                     (chosen.shards == 1 ? "" : " times --shards") + " = " + ranks + has);
   }
   if (chosen.batch > rows) {
-    throw usage_error("--batch: " + std::to_string(chosen.batch) + " is not in [" + std::to_string(chosen.ranks) +
-                      ", " + std::to_string(rows) + "]" + has);
+    throw usage_error("--batch: " + std::to_string(chosen.batch) + " is not in [" + ranks + ", " +
+                      std::to_string(rows) + "]" + has);
   }
 }
 

@@ -2,7 +2,9 @@
 
 #include <array>
 #include <cstdlib>
+#include <slamb/communicator/sharded_communicator.hpp>
 #include <stdexcept>
+#include <utility>
 
 #ifdef SLAMB_TRAIN_MPI
 #include "../common/mpi_processes.hpp"
@@ -30,12 +32,34 @@ std::unique_ptr<programs::processes> find_processes(int& argc, char**& argv) {
   return std::make_unique<programs::mpi_processes>(argc, argv);
 }
 
+namespace {
+
+// The processes with the same `part`, in their order.
+slamb::mpi_communicator join(int part) {
+  MPI_Comm joined = MPI_COMM_NULL;
+  int process = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &process);
+  MPI_Comm_split(MPI_COMM_WORLD, part, process, &joined);
+  slamb::mpi_communicator copy(joined);
+  MPI_Comm_free(&joined);
+  return copy;
+}
+
+// A shard group is consecutive processes.
+rank_communicator communicator_of(const rank_grid& grid, int process) {
+  if (grid.shards == 1) return rank_communicator(slamb::mpi_communicator());
+  slamb::mpi_communicator of_shard = join(process % grid.shards);
+  return rank_communicator(slamb::sharded_communicator(std::move(of_shard), join(process / grid.shards)));
+}
+
+}  // namespace
+
 // Every rank receives the other ranks' hashes and losses.
-std::vector<outcome> run_processes(int ranks, const rank_body& body) {
+std::vector<outcome> run_processes(const rank_grid& grid, const rank_body& body) {
   slamb::mpi_communicator communicator;
-  std::vector<outcome> outcomes(static_cast<std::size_t>(ranks));
+  std::vector<outcome> outcomes(static_cast<std::size_t>(grid.size()));
   const auto own = static_cast<std::size_t>(communicator.rank());
-  outcomes[own] = body(rank_communicator(slamb::mpi_communicator()));
+  outcomes[own] = body(communicator_of(grid, communicator.rank()));
 
   const std::uint64_t hash = outcomes[own].parameter_hash;
   std::vector<std::uint64_t> hashes(outcomes.size());
@@ -61,7 +85,7 @@ std::unique_ptr<programs::processes> find_processes(int& /*argc*/, char**& /*arg
       "work; configure with -DSLAMB_MPI=ON, or start one process");
 }
 
-std::vector<outcome> run_processes(int /*ranks*/, const rank_body& /*body*/) {
+std::vector<outcome> run_processes(const rank_grid& /*grid*/, const rank_body& /*body*/) {
   throw std::logic_error("run_processes: built without MPI");
 }
 

@@ -15,6 +15,6 @@ namespace train {
 std::unique_ptr<programs::processes> find_processes(int& argc, char**& argv);
 
 /// A rank_runner: each rank in its own process, which includes this one.
-std::vector<outcome> run_processes(int ranks, const rank_body& body);
+std::vector<outcome> run_processes(const rank_grid& grid, const rank_body& body);
 
 }  // namespace train

@@ -13,7 +13,7 @@
 
 namespace train {
 
-/// Joins ranks that are threads or processes.
+/// Joins ranks that are threads or processes. With shards it holds a sharded_communicator.
 using rank_communicator = slamb::any_communicator<>;
 
 /// The functions that training needs of an optimizer of any type.
@@ -32,13 +32,20 @@ class rank_optimizer {
   virtual slamb::statistics statistics() const = 0;
 
   /// For checkpoints, which not every optimizer of the examples supports: saves state and parameters to a file and loads them,
-  /// and sums over ranks. The sum is not counted as traffic.
+  /// and sums over all ranks, also those of shard groups. The sum is not counted as traffic.
   virtual void save(const std::string& /*path*/) const { refuse_checkpoints(); }
   virtual void load(const std::string& /*path*/) { refuse_checkpoints(); }
   virtual void sum_over_ranks(std::span<float> /*values*/) { refuse_checkpoints(); }
 
+  /// Collectives of the shard group, for models that are cut into shards: `values` become their sum, and `all` the `mine` of
+  /// each shard, in their order. They are not counted as traffic of the optimizer. @{
+  virtual void sum_over_shards(std::span<float> /*values*/) { refuse_shards(); }
+  virtual void gather_shards(std::span<const float> /*mine*/, std::span<float> /*all*/) { refuse_shards(); }
+  /// @}
+
  private:
   [[noreturn]] static void refuse_checkpoints() { throw std::logic_error("this optimizer keeps no checkpoints"); }
+  [[noreturn]] static void refuse_shards() { throw std::logic_error("this optimizer has no shard group"); }
 };
 
 /// Makes the optimizer of one rank, over that rank's tensors. Every rank calls it.

@@ -1,6 +1,7 @@
 #include "report.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -11,12 +12,14 @@
 #include <utility>
 
 #include "../common/text.hpp"
+#include "model_shard.hpp"
 
 namespace train {
 
-double bytes_of_lamb(std::uint64_t steps, int ranks) {
-  const std::uint64_t gradient = parameters_of_network() * sizeof(float);
-  return static_cast<double>(steps * slamb::traffic::bytes_sent_by(slamb::collective::all_reduce, gradient, ranks));
+double bytes_of_lamb(std::uint64_t steps, const rank_grid& grid) {
+  const std::uint64_t own = model_shard::part_size(parameters_of_network(), static_cast<std::size_t>(grid.shards));
+  return static_cast<double>(
+      steps * slamb::traffic::bytes_sent_by(slamb::collective::all_reduce, own * sizeof(float), grid.ranks));
 }
 
 namespace {
@@ -60,6 +63,7 @@ nlohmann::ordered_json settings_json(const settings& chosen, const std::vector<o
   nlohmann::ordered_json json{{"optimizers", nlohmann::ordered_json::array()}};
   for (const optimizer_entry& entry : entries) json["optimizers"].push_back(entry.name);
   json.update({{"ranks", chosen.ranks},
+               {"shards", chosen.shards},
                {"batch", chosen.batch},
                {"steps", chosen.steps},
                {"schedule", chosen.schedule},
@@ -137,6 +141,10 @@ nlohmann::ordered_json choice_json(const slamb::statistics::choice_type& made) {
           {"trial_elements", made.trial_elements}};
 }
 
+nlohmann::ordered_json traffic_in_shards_json(const slamb::traffic& traffic) {
+  return {{"rounds", traffic.rounds}, {"sent_bytes", traffic.sent_bytes}};
+}
+
 nlohmann::ordered_json outcome_json(const outcome& result) {
   const slamb::traffic total = result.statistics.traffic.total();
   return {{"optimizer", result.optimizer},
@@ -150,6 +158,8 @@ nlohmann::ordered_json outcome_json(const outcome& result) {
           {"sent_bytes", total.sent_bytes},
           {"rounds", total.rounds},
           {"collectives", traffic_json(result.statistics.traffic)},
+          {"in_shards", traffic_in_shards_json(result.statistics.in_shards)},
+          {"model_in_shards", traffic_in_shards_json(result.of_model)},
           {"phases", phases_json(result.statistics)},
           {"warm_up", warm_up_json(result.statistics.warm_up)},
           {"choice", choice_json(result.statistics.chosen)},
@@ -158,26 +168,65 @@ nlohmann::ordered_json outcome_json(const outcome& result) {
 }
 
 /// "12.4 %" of LAMB's bytes.
-std::string part_text(double sent_bytes, std::uint64_t steps, int ranks) {
-  const double whole = bytes_of_lamb(steps, ranks);
+std::string part_text(double sent_bytes, const settings& chosen) {
+  const double whole = bytes_of_lamb(chosen.steps, {chosen.ranks, chosen.shards});
   return whole > 0.0 ? formatted("%.1f %%", 100.0 * sent_bytes / whole) : "-";
 }
 
-using result_table = programs::text_table<8>;
+using result_row = std::array<std::string, 8>;
 
-void add_row(result_table& table, const settings& chosen, const std::string& name,
-             const std::vector<outcome>& outcomes) {
+result_row header(const settings& chosen) {
+  return {"optimizer",      "steps",     "final loss", chosen.held_out ? "held-out accuracy" : "test accuracy",
+          "MB sent a rank", "of LAMB's", "rounds",     "seconds"};
+}
+
+result_row row_of(const settings& chosen, const std::string& name, const std::vector<outcome>& outcomes) {
   const auto mean = [&](auto value) { return summarize(outcomes, name, value).mean; };
   const auto traffic = [](const outcome& o) { return o.statistics.traffic.total(); };
   const auto accuracy = summarize(outcomes, name, [](const outcome& o) { return 100.0 * o.test_accuracy; });
   const double sent = mean([&](const outcome& o) { return traffic(o).sent_bytes; });
-  table.add({name, formatted("%.0f", mean([](const outcome& o) { return o.statistics.step; })),
-             loss_text(mean([](const outcome& o) { return o.final_loss; })),
-             chosen.seeds == 1 ? formatted("%.2f %%", accuracy.mean)
-                               : formatted("%.2f \u00B1 %.2f %%", accuracy.mean, accuracy.deviation),
-             formatted("%.2f", sent / 1e6), part_text(sent, chosen.steps, chosen.ranks),
-             formatted("%.0f", mean([&](const outcome& o) { return traffic(o).rounds; })),
-             formatted("%.2f", mean([](const outcome& o) { return o.seconds; }))});
+  return {name,
+          formatted("%.0f", mean([](const outcome& o) { return o.statistics.step; })),
+          loss_text(mean([](const outcome& o) { return o.final_loss; })),
+          chosen.seeds == 1 ? formatted("%.2f %%", accuracy.mean)
+                            : formatted("%.2f \u00B1 %.2f %%", accuracy.mean, accuracy.deviation),
+          formatted("%.2f", sent / 1e6),
+          part_text(sent, chosen),
+          formatted("%.0f", mean([&](const outcome& o) { return traffic(o).rounds; })),
+          formatted("%.2f", mean([](const outcome& o) { return o.seconds; }))};
+}
+
+/// The same with a column of the traffic within the shard group, before the rounds.
+std::array<std::string, 9> with_shards(const result_row& of, const std::string& in_shards) {
+  return {of[0], of[1], of[2], of[3], of[4], of[5], in_shards, of[6], of[7]};
+}
+
+void print_rows(std::ostream& out, const settings& chosen, const std::vector<optimizer_entry>& entries,
+                const std::vector<outcome>& outcomes) {
+  if (chosen.shards == 1) {
+    programs::text_table<8> table({14, 8, 12, 18, 16, 11, 8, 9});
+    table.add(header(chosen));
+    for (const optimizer_entry& entry : entries) table.add(row_of(chosen, entry.name, outcomes));
+    return table.write(out);
+  }
+  programs::text_table<9> table({14, 8, 12, 18, 16, 11, 14, 8, 9});
+  table.add(with_shards(header(chosen), "MB in shards"));
+  for (const optimizer_entry& entry : entries) {
+    const auto sent = [](const outcome& o) { return o.statistics.in_shards.sent_bytes; };
+    table.add(with_shards(row_of(chosen, entry.name, outcomes),
+                          formatted("%.3f", 1e-6 * summarize(outcomes, entry.name, sent).mean)));
+  }
+  table.write(out);
+}
+
+/// What is sent to which ranks.
+void print_shards(std::ostream& out, const settings& chosen, const std::vector<outcome>& outcomes) {
+  if (chosen.shards == 1 || outcomes.empty()) return;
+  out << "(sent: to the ranks that hold the same shard; in shards: by the optimizer to the ranks of the other shards: "
+         "sums "
+         "over whole tensors, and skipped\n steps. The model sends them "
+      << formatted("%.2f MB", 1e-6 * static_cast<double>(outcomes.front().of_model.sent_bytes))
+      << " in each run: gathered parameters, and sums of gradients)\n";
 }
 
 void print_choices(std::ostream& out, const std::vector<outcome>& outcomes) {
@@ -218,9 +267,11 @@ void print_settings(std::ostream& out, const settings& chosen, const std::vector
   out << data.training.rows() << " training and " << data.test.rows() << (chosen.held_out ? " held-out" : " test")
       << " images; network ";
   for (std::size_t i = 0; i < layer_widths.size(); ++i) out << (i > 0 ? "-" : "") << layer_widths[i];
-  out << "; " << chosen.ranks << (chosen.ranks == 1 ? " rank" : " ranks") << ", batch " << chosen.batch << ", "
-      << chosen.steps << " steps, " << chosen.schedule << " schedule after " << chosen.warmup_steps()
-      << " of warm-up, seeds " << chosen.seed << "..." << chosen.seed + chosen.seeds - 1 << "\npeak learning rate: ";
+  out << "; " << chosen.all_ranks() << (chosen.all_ranks() == 1 ? " rank" : " ranks")
+      << (chosen.shards == 1 ? "" : formatted(" (%d that hold each of %d shards)", chosen.ranks, chosen.shards))
+      << ", batch " << chosen.batch << ", " << chosen.steps << " steps, " << chosen.schedule << " schedule after "
+      << chosen.warmup_steps() << " of warm-up, seeds " << chosen.seed << "..." << chosen.seed + chosen.seeds - 1
+      << "\npeak learning rate: ";
   for (const optimizer_entry& entry : entries) {
     if (&entry != &entries.front()) out << ", ";
     out << entry.name << ' ' << chosen.learning_rate.value_or(entry.learning_rate);
@@ -235,13 +286,10 @@ void print_settings(std::ostream& out, const settings& chosen, const std::vector
 
 void print_table(std::ostream& out, const settings& chosen, const std::vector<optimizer_entry>& entries,
                  const std::vector<outcome>& outcomes) {
-  result_table table({14, 8, 12, 18, 16, 11, 8, 9});
-  table.add({"optimizer", "steps", "final loss", chosen.held_out ? "held-out accuracy" : "test accuracy",
-             "MB sent a rank", "of LAMB's", "rounds", "seconds"});
-  for (const optimizer_entry& entry : entries) add_row(table, chosen, entry.name, outcomes);
-  table.write(out);
+  print_rows(out, chosen, entries, outcomes);
   out << "(means over " << chosen.seeds << (chosen.seeds == 1 ? " seed" : " seeds; ±: standard deviation over them")
       << "; final loss: of the training set; of LAMB's: bytes, with whole gradients; rounds: collectives)\n";
+  print_shards(out, chosen, outcomes);
   print_choices(out, outcomes);
   print_troubles(out, entries, outcomes);
   if (!chosen.hash) return;

@@ -12,8 +12,8 @@
 
 namespace train {
 
-/// The bytes that dense LAMB sends in as many steps, the reference for the other optimizers.
-double bytes_of_lamb(std::uint64_t steps, int ranks);
+/// The bytes that a rank of dense LAMB sends in as many steps, the reference for the other optimizers.
+double bytes_of_lamb(std::uint64_t steps, const rank_grid& grid);
 
 /// Prints the settings of the run.
 void print_settings(std::ostream& out, const settings& chosen, const std::vector<optimizer_entry>& entries,

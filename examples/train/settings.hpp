@@ -28,8 +28,9 @@ constexpr std::array<std::string_view, 2> rounding_names{"masters", "stochastic"
 struct settings {
   std::vector<std::string> optimizers;   ///< names, in the order of the table; empty: all
   std::vector<std::string> compressors;  ///< names; empty: each optimizer's own
-  int ranks = 4;
-  std::uint64_t batch = 256;  ///< images per step, over all ranks
+  int ranks = 4;                         ///< that hold the same shard, or the whole model
+  int shards = 1;                        ///< of the model; each of them is on as many ranks
+  std::uint64_t batch = 256;             ///< images per step, over all ranks
   std::uint64_t steps = 300;
   std::optional<double> learning_rate;  ///< unset: each optimizer's own default
   std::string schedule = "cosine";
@@ -62,6 +63,7 @@ struct settings {
   bool resume = false;
   bool hash = false;  ///< print the hashes of the final parameters
 
+  int all_ranks() const { return ranks * shards; }
   bool has_16_bits() const { return precision != "float32"; }
   std::string rounding_mode() const { return rounding.value_or("masters"); }
   /// fp16 has no numbers below 6e-8, and many gradients are smaller.

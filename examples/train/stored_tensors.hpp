@@ -91,15 +91,16 @@ class tensors_of_16_bits final : public stored_tensors {
   std::vector<arrays> arrays_;  // [tensors]
 };
 
-/// The tensors of a network, stored as --precision and --rounding say.
-inline std::unique_ptr<stored_tensors> store(network& model, const settings& chosen) {
+/// The tensors of a network, or parts of them, stored as --precision and --rounding say.
+/// @param floats  of the network
+inline std::unique_ptr<stored_tensors> store(const std::vector<slamb::parameter>& floats, const settings& chosen) {
   using slamb::parameter;
   const bool with_masters = chosen.rounding_mode() == "masters";
-  if (chosen.precision == "float32") return std::make_unique<stored_tensors>(model.parameters());
+  if (chosen.precision == "float32") return std::make_unique<stored_tensors>(floats);
   if (chosen.precision == "bf16")
-    return std::make_unique<tensors_of_16_bits<Eigen::bfloat16>>(model.parameters(), parameter::bfloat16, with_masters);
+    return std::make_unique<tensors_of_16_bits<Eigen::bfloat16>>(floats, parameter::bfloat16, with_masters);
   if (chosen.precision == "fp16")
-    return std::make_unique<tensors_of_16_bits<Eigen::half>>(model.parameters(), parameter::float16, with_masters);
+    return std::make_unique<tensors_of_16_bits<Eigen::half>>(floats, parameter::float16, with_masters);
   throw std::invalid_argument("no precision is named '" + chosen.precision + "'");
 }
 

@@ -1,5 +1,6 @@
-// One training run: N ranks, threads or processes, each with its own copy of the model and its own shard. Ranks share data only
-// through the optimizer. The code does not depend on the type of the optimizer.
+// One training run: N ranks, threads or processes, each with its own copy of the model and its own part of the data. With shards,
+// each of the N copies is held by S ranks together. Ranks share data only through the optimizer and its communicator. The code
+// does not depend on the type of the optimizer.
 #pragma once
 
 #include <array>
@@ -56,18 +57,30 @@ struct outcome {
   double seconds = 0.0;         ///< time of the steps of rank 0
   std::uint64_t parameter_hash = 0;
   slamb::statistics statistics{};  ///< of rank 0
+  /// Of rank 0 within its shard group: gathered parameters, and sums of gradients. The optimizer does not count it.
+  slamb::traffic of_model{};
   std::vector<curve_point> curve;  ///< [steps]
 };
 
-/// The work of one rank.
+/// The work of one rank. With shards, the communicator holds a sharded_communicator.
 using rank_body = std::function<outcome(rank_communicator)>;
 
-/// Runs the body on all ranks at once and returns their outcomes, [ranks]. Outcomes of ranks in other processes have only
+/// N ranks that hold the same shard, for each of S shards.
+struct rank_grid {
+  int ranks = 1;
+  int shards = 1;
+
+  int size() const { return ranks * shards; }
+  /// The number of a rank: those of a shard group follow one another.
+  static int number_of(const rank_communicator& rank) { return rank.rank() * rank.shard_size() + rank.shard_rank(); }
+};
+
+/// Runs the body on all ranks at once and returns their outcomes, [grid.size()]. Outcomes of ranks in other processes have only
 /// losses and a hash.
-using rank_runner = std::function<std::vector<outcome>(int ranks, const rank_body& body)>;
+using rank_runner = std::function<std::vector<outcome>(const rank_grid& grid, const rank_body& body)>;
 
 /// A rank_runner: each rank on a thread of this process.
-std::vector<outcome> run_threads(int ranks, const rank_body& body);
+std::vector<outcome> run_threads(const rank_grid& grid, const rank_body& body);
 
 /// Trains with a fresh optimizer on every rank.
 ///

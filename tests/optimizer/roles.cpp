@@ -23,9 +23,9 @@ namespace detail = slamb::detail;
 
 // No type of the library fits two roles.
 using every_role = detail::roles<detail::compressor_role, detail::error_feedback_role, detail::trust_ratio_role,
-                                 detail::parameter_sync_role, detail::warm_up_role, detail::variance_schedule_role,
-                                 detail::local_schedule_role, detail::dense_compressor_role, detail::communicator_role,
-                                 detail::backend_role>;
+                                 detail::parameter_sync_role, detail::partition_role, detail::warm_up_role,
+                                 detail::variance_schedule_role, detail::local_schedule_role,
+                                 detail::dense_compressor_role, detail::communicator_role, detail::backend_role>;
 template <class Role, class... Policies>
 constexpr bool all_fit_only = ((Role::template fits<Policies> && every_role::fitting<Policies> == 1) && ...);
 
@@ -40,6 +40,7 @@ static_assert(all_fit_only<detail::trust_ratio_role, slamb::unit_trust_ratio, sl
                            slamb::rescaled_trust_ratio<slamb::rescaling::mean_step>>);
 static_assert(all_fit_only<detail::parameter_sync_role, slamb::sync::whole_average,
                            slamb::sync::quantized_difference<slamb::sign, slamb::int4>>);
+static_assert(all_fit_only<detail::partition_role, slamb::sync::partition<>, slamb::sync::partition<slamb::int8>>);
 static_assert(all_fit_only<detail::warm_up_role, slamb::fixed_warm_up, slamb::automatic_warm_up>);
 static_assert(all_fit_only<detail::variance_schedule_role, slamb::exponential_variance_interval>);
 static_assert(all_fit_only<detail::local_schedule_role, slamb::doubling_local_interval>);

@@ -131,11 +131,23 @@ void check_quantizer(const Compressor& compressor) {
 template <class Compressor, class ErrorFeedback>
 using lamb_with = slamb::lamb<Compressor, ErrorFeedback, thread_communicator>;
 
+template <class Partition, class Compressor>
+using lamb_in_parts = slamb::lamb<Partition, Compressor, thread_communicator>;
+template <class Partition, class Compressor>
+using adamw_in_parts = slamb::adamw<Partition, Compressor, thread_communicator>;
+
 }  // namespace
 
 TEST_CASE("plan: LAMB and AdamW send the planned bytes") {
   check_plans<slamb::lamb<thread_communicator>>(3, {});
   check_plans<slamb::adamw<thread_communicator>>(3, {});
+}
+
+TEST_CASE("plan: partitions of LAMB's and AdamW's state send the planned bytes") {
+  check_plans<adamw_in_parts<slamb::sync::partition<>, slamb::no_compressor>>(2, {});
+  check_plans<lamb_in_parts<slamb::sync::partition<>, slamb::int8>>(2, {.max_gradient_norm = 1.0});
+  check_plans<lamb_in_parts<slamb::sync::partition<slamb::sign>, slamb::sign>>(3, {});
+  check_plans<adamw_in_parts<slamb::sync::partition<slamb::int8>, slamb::no_compressor>>(2, {});
 }
 
 TEST_CASE("plan: SLAMB sends the planned bytes, with round robin of any part and block") {
@@ -343,6 +355,10 @@ TEST_CASE("plan: the memory by purpose is that of the optimizer") {
     }
   };
   check(std::type_identity<slamb::lamb<thread_communicator>>{}, slamb::lamb<>::options_type{});
+  check(std::type_identity<lamb_in_parts<slamb::sync::partition<>, slamb::no_compressor>>{},
+        lamb_in_parts<slamb::sync::partition<>, slamb::no_compressor>::options_type{});
+  check(std::type_identity<lamb_in_parts<slamb::sync::partition<slamb::sign>, slamb::int8>>{},
+        lamb_in_parts<slamb::sync::partition<slamb::sign>, slamb::int8>::options_type{});
   check(std::type_identity<slamb_with<slamb::random_k<>>>{}, slamb::slamb<>::options_type{});
   check(std::type_identity<slamb::one_bit_adam<thread_communicator>>{}, slamb::one_bit_adam<>::options_type{});
   check(std::type_identity<one_bit_adam_with<slamb::sign>>{},
@@ -377,16 +393,18 @@ TEST_CASE("plan: 175 billion parameters on 1024 ranks take no memory") {
       shapes.push_back({inputs * width});
       shapes.push_back({inputs, 1});
     }
-  const auto check = [&](const auto& options) {
+  const auto check = [&](const auto& options, double least_traffic = 30.0, double least_memory = 8.0) {
     const auto plan = slamb::plan::plan_traffic(shapes, options, {.ranks = 1024});
     CHECK(plan.step(2).total().sent_bytes > 20'000'000'000);
-    CHECK(plan.memory_bytes(2) > 30.0);
-    CHECK(plan.memory().bytes_per_parameter > 8.0);
+    CHECK(plan.memory_bytes(2) > least_traffic);
+    CHECK(plan.memory().bytes_per_parameter > least_memory);
   };
   check(slamb::lamb<>::options_type{});
   check(slamb::slamb<slamb::chain<slamb::top_k, slamb::int8>>::options_type{});
   check(slamb::slamb_by_differences<>::options_type{});
   check(slamb::one_bit_lamb<>::options_type{.warm_up = {1}});
+  check(slamb::lamb<slamb::sync::partition<>>::options_type{}, 16.0, 8.0);  // the buffers of the exchange
+  check(slamb::lamb<slamb::sync::partition<slamb::int8>, slamb::int8>::options_type{}, 16.0, 5.0);
 }
 
 TEST_CASE("plan: the comparison finds a difference of one byte") {

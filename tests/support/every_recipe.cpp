@@ -42,7 +42,10 @@ std::vector<recipe> recipes_of_lamb() {
           recipe_of<lamb<slamb::random_k<>, residual<>>>("lamb, random_k", {}, always(1), dense),
           recipe_of<lamb<slamb::top_k, residual<>>>("lamb, top_k", {.compressor = {.k = 0.1}}, always(2), dense),
           recipe_of<lamb<byte_chain, residual<>>>("lamb, random_k and int8", {}, always(2), dense),
-          recipe_of<lamb<chosen_chain, residual<>>>("lamb, top_k and int4", {}, always(3), dense)};
+          recipe_of<lamb<chosen_chain, residual<>>>("lamb, top_k and int4", {}, always(3), dense),
+          recipe_of<slamb::adamw<slamb::sync::partition<>, communicator>>("adamw, partitioned", {}, always(2), dense),
+          recipe_of<slamb::lamb<slamb::int8, slamb::sync::partition<slamb::int8>, communicator>>(
+              "lamb, partitioned, in codes", {.max_gradient_norm = 1.0}, always(4), dense)};
 }
 
 std::vector<recipe> recipes_of_slamb() {

@@ -30,13 +30,23 @@ struct recipe {
   bool exchanges_differences = false;  // true for SLAMB by differences: it exchanges them after its steps
   bool equalizes_momenta =
       false;  // true for 1-bit LAMB: it equalizes the momenta of all tensors when compression begins
+  bool partitions_state = false;  // true with sync::partition, which takes no shards
 };
 
 /// True for options of SLAMB whose ParameterSync exchanges differences, or averages.
 template <class Options>
 constexpr bool synchronizes_parameters(bool by_differences) {
-  if constexpr (requires(const Options& o) { o.parameter_sync; })
+  if constexpr (requires(const Options& o) { o.parameter_sync, o.local_steps; })
     return slamb::capability::sends_differences<decltype(Options::parameter_sync)> == by_differences;
+  else
+    return false;
+}
+
+/// True for options of LAMB and AdamW with a partition of the state.
+template <class Options>
+constexpr bool has_partition() {
+  if constexpr (requires(const Options& o) { o.parameter_sync; })
+    return slamb::capability::partitions_state<decltype(Options::parameter_sync)>;
   else
     return false;
 }
@@ -52,7 +62,8 @@ recipe recipe_of(std::string name, const typename Optimizer::options_type& optio
           std::move(phases),
           synchronizes_parameters<options_type>(false),
           synchronizes_parameters<options_type>(true),
-          equalizes};
+          equalizes,
+          has_partition<options_type>()};
 }
 
 constexpr std::size_t steps_of_recipes = 15;
@@ -71,5 +82,12 @@ inline std::vector<std::uint64_t> after_warm_up(std::size_t steps) {
 
 /// All of them, as every_recipe.cpp makes them.
 std::vector<recipe> every_recipe();
+
+/// Those whose tensors may be cut into shards.
+inline std::vector<recipe> every_recipe_for_shards() {
+  std::vector<recipe> all = every_recipe();
+  std::erase_if(all, [](const recipe& r) { return r.partitions_state; });
+  return all;
+}
 
 }  // namespace test_support

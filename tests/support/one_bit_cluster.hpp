@@ -31,9 +31,11 @@ oracle::exchange_settings oracle_exchange_settings(const Options& o) {
 /// The oracle of 1-bit Adam or 1-bit LAMB at its start.
 ///
 /// @param left_out  [n] 1 for elements with no part in the exchange; empty: all take part
+/// @param shards    each has an exchange of its own; empty: one for all
 template <class Options>
 requires requires(Options o) { o.warm_up; }
-oracle::one_bit oracle_at_start(const experiment& e, const Options& o, std::vector<std::uint8_t> left_out = {}) {
+oracle::one_bit oracle_at_start(const experiment& e, const Options& o, std::vector<std::uint8_t> left_out = {},
+                                std::vector<oracle::shard> shards = {}) {
   oracle::one_bit_settings how{.beta1 = o.beta1,
                                .beta2 = o.beta2,
                                .epsilon = o.epsilon,
@@ -51,7 +53,12 @@ oracle::one_bit oracle_at_start(const experiment& e, const Options& o, std::vect
     how.factor_upper = o.trust_ratio.factor_upper;
     how.factor_change = o.trust_ratio.factor_change;
   }
-  return {oracle_tensors(e.tensors, o.weight_decay), widened(e.start), e.world, how, std::move(left_out)};
+  return {oracle_tensors(e.tensors, o.weight_decay),
+          widened(e.start),
+          e.world,
+          how,
+          std::move(left_out),
+          std::move(shards)};
 }
 
 /// The oracle of 0/1 Adam at its start.

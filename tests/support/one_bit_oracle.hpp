@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -33,15 +34,22 @@ struct one_bit_settings {
   double factor_change = 0.1;
 };
 
+/// The elements of all tensors end to end that some ranks hold, and exchange among themselves.
+struct shard {
+  std::vector<tensor> tensors;        ///< with the sizes of the parts
+  std::vector<std::size_t> elements;  ///< [n] numbers among all elements
+};
+
 /// 1-bit Adam and 1-bit LAMB. All ranks hold the same parameters and moments; each has its own gradients and errors.
 class one_bit {
  public:
   /// @param left_out  [n] 1 for elements that take no part in the exchange; empty: all take part
+  /// @param shards    each has an exchange of its own among `world` ranks; elements of several are exchanged exactly. Empty: one exchange
   one_bit(std::vector<tensor> tensors, vector parameters, int world, const one_bit_settings& how,
-          std::vector<std::uint8_t> left_out = {})
+          std::vector<std::uint8_t> left_out = {}, std::vector<shard> shards = {})
       : tensors_(std::move(tensors)),
         how_(how),
-        exchange_(tensors_, world, how.exchange),
+        shards_(std::move(shards)),
         left_out_(std::move(left_out)),
         p_(std::move(parameters)),
         m_(p_.size()),
@@ -52,6 +60,11 @@ class one_bit {
         last_factor_(tensors_.size(), 1.0) {
     if (p_.size() != total_size(tensors_)) throw std::invalid_argument("oracle: parameters and tensors differ");
     left_out_.resize(p_.size(), 0);
+    if (shards_.empty()) {
+      shards_.push_back({tensors_, std::vector<std::size_t>(p_.size())});
+      std::iota(shards_[0].elements.begin(), shards_[0].elements.end(), std::size_t{0});
+    }
+    for (const shard& its : shards_) exchanges_.emplace_back(its.tensors, world, how.exchange);
   }
 
   /// One step with a learning rate for each tensor; `gradients` [rank][n].
@@ -75,11 +88,15 @@ class one_bit {
   const vector& fresh_variance() const { return fresh_v_; }    ///< v_f
   const vector& factors() const { return last_factor_; }       ///< [tensors] f
   const vector& usual_ratios() const { return usual_ratio_; }  ///< [tensors] c̄
-  const two_phase_exchange& exchange() const { return exchange_; }
+  const two_phase_exchange& exchange() const { return exchanges_[0]; }
 
   /// See `two_phase_exchange::close_calls`.
   std::vector<std::size_t> close_calls() const {
-    return t_ > how_.warm_up ? exchange_.close_calls() : std::vector<std::size_t>{};
+    std::vector<std::size_t> all;
+    if (t_ <= how_.warm_up) return all;
+    for (std::size_t s = 0; s < shards_.size(); ++s)
+      for (const std::size_t i : exchanges_[s].close_calls()) all.push_back(shards_[s].elements[i]);
+    return all;
   }
 
  private:
@@ -195,14 +212,32 @@ class one_bit {
     for (std::size_t j = 0; j < p_.size(); ++j)
       if (how_.zero_aware && v_[j] == 0.0 && awake_[j] == 0 && left_out[j] == 0)
         left_out[j] = may_be_late() ? two_phase_exchange::announces : 1;
-    const vector received = exchange_(x, left_out);
+    const vector received = exchanged(x, left_out);
     for (std::size_t j = 0; j < p_.size(); ++j) {
-      if (exchange_.announced()[j] != 0) awake_[j] = 1;
       const double m = received[j] / z[j];
       const double g = (m - how_.beta1 * m_[j]) / (1.0 - how_.beta1);
       fresh_v_[j] = how_.beta2 * fresh_v_[j] + (1.0 - how_.beta2) * g * g;
       m_[j] = m;
     }
+  }
+
+  vector exchanged(const std::vector<vector>& x, const std::vector<std::uint8_t>& left_out) {
+    vector all(p_.size());
+    for (std::size_t s = 0; s < shards_.size(); ++s) {
+      const std::vector<std::size_t>& elements = shards_[s].elements;
+      std::vector<vector> its(x.size(), vector(elements.size()));
+      std::vector<std::uint8_t> its_left_out(elements.size());
+      for (std::size_t i = 0; i < elements.size(); ++i) {
+        for (std::size_t rank = 0; rank < x.size(); ++rank) its[rank][i] = x[rank][elements[i]];
+        its_left_out[i] = left_out[elements[i]];
+      }
+      const vector received = exchanges_[s](its, its_left_out);
+      for (std::size_t i = 0; i < elements.size(); ++i) {
+        all[elements[i]] = received[i];
+        if (exchanges_[s].announced()[i] != 0) awake_[elements[i]] = 1;
+      }
+    }
+    return all;
   }
 
   // f of a tensor: max D/D_f, 1 for a late element, mixed with 1 by the weight decay's share of u, clamped twice.
@@ -225,7 +260,8 @@ class one_bit {
 
   std::vector<tensor> tensors_;
   one_bit_settings how_;
-  two_phase_exchange exchange_;
+  std::vector<shard> shards_;
+  std::vector<two_phase_exchange> exchanges_;  // [shards]
   std::vector<std::uint8_t> left_out_;
   vector p_, m_, v_;                 // [n]
   std::vector<std::uint8_t> late_;   // [n] 1: v began after the freeze

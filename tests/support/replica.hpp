@@ -20,6 +20,7 @@ struct tensor_spec {
   std::size_t size = 0;
   int dimensions = 2;
   slamb::tensor_options options{};
+  int shard = -1;  ///< the number of its part of the whole tensor, if ranks hold copies
 };
 
 using model = std::vector<tensor_spec>;
@@ -104,8 +105,12 @@ class replica {
   std::vector<slamb::parameter> parameters() {
     std::vector<slamb::parameter> all;
     for (std::size_t l = 0; l < tensors_.size(); ++l)
-      all.push_back({data_.data() + places_[l], gradient_.data() + places_[l], tensors_[l].size, tensors_[l].dimensions,
-                     tensors_[l].options});
+      all.push_back({.data = data_.data() + places_[l],
+                     .gradient = gradient_.data() + places_[l],
+                     .size = tensors_[l].size,
+                     .dimensions = tensors_[l].dimensions,
+                     .options = tensors_[l].options,
+                     .shard = tensors_[l].shard});
     return all;
   }
 

@@ -42,6 +42,7 @@ TEST_CASE("slamb_plan: plans BERT-Large with all optimizers on 64 ranks by defau
   CHECK(chosen.model == "bert-large");
   CHECK(chosen.optimizers == std::vector<std::string>{"lamb", "slamb", "one_bit_lamb"});
   CHECK(chosen.ranks == 64);
+  CHECK(chosen.shards == 1);
   CHECK(chosen.steps == 118'000);
   CHECK(chosen.warmup() == 19'690);
   CHECK(chosen.freeze() == 12'500);
@@ -78,6 +79,60 @@ TEST_CASE("slamb_plan: the types of a model change the memory traffic and nothin
   check_refused({"--moments", "4-bit"}, "--moments");
 }
 
+TEST_CASE(
+    "slamb_plan: ranks of a quarter of the model send, store and read a quarter, and tell the other shards little") {
+  const std::vector<slamb::plan::tensor_shape> tensors = plan::tensors_of_model("resnet-110");
+  for (const std::string_view name : plan::optimizer_names()) {
+    CAPTURE(name);
+    plan::settings chosen = parse({"--steps", "10", "--ranks", "16", "--warmup-steps", "3", "--local-steps", "5"});
+    chosen.optimizers = {std::string(name)};
+    const plan::forecast whole = plan::forecast_all(tensors, chosen).front();
+    chosen.shards = 4;
+    const plan::forecast quarter = plan::forecast_all(tensors, chosen).front();
+    const auto sent = [](const plan::forecast& f) { return static_cast<double>(f.moved.traffic.total().sent_bytes); };
+    CHECK(sent(quarter) / sent(whole) == doctest::Approx(0.25).epsilon(0.02));
+    CHECK(quarter.moved.traffic.total().rounds == whole.moved.traffic.total().rounds);
+    CHECK(quarter.less_than_single == doctest::Approx(whole.less_than_single).epsilon(0.02));
+    CHECK(quarter.model_bytes / whole.model_bytes == doctest::Approx(0.25).epsilon(0.001));
+    CHECK(quarter.moved.memory_bytes / whole.moved.memory_bytes == doctest::Approx(0.25).epsilon(0.02));
+    CHECK(quarter.moved.optimizer_bytes < 0.3 * static_cast<double>(whole.moved.optimizer_bytes));
+    CHECK(quarter.moved.launches > whole.moved.launches);
+    CHECK(whole.moved.in_shards.rounds == 0);
+    CHECK(whole.shards_seconds == 0.0);
+    CHECK(quarter.moved.in_shards.rounds >= 10);
+    CHECK(quarter.moved.in_shards.rounds <= 20);
+  }
+}
+
+TEST_CASE("slamb_plan: the memory of a rank is of parameters, gradients and the optimizer, as they are stored") {
+  const std::vector<slamb::plan::tensor_shape> tensors{{.size = 1'000'000}};
+  const auto per_element = [&](std::vector<const char*> arguments) {
+    arguments.insert(arguments.end(), {"--steps", "1", "--ranks", "1", "--optimizer", "lamb"});
+    const plan::forecast f = plan::forecast_all(tensors, parse(arguments)).front();
+    return (f.model_bytes + static_cast<double>(f.moved.optimizer_bytes)) / 1e6;
+  };
+  CHECK(per_element({}) == doctest::Approx(4 + 4 + 8).epsilon(0.001));
+  CHECK(per_element({"--shards", "2"}) == doctest::Approx(8).epsilon(0.001));
+  CHECK(per_element({"--precision", "bf16"}) == doctest::Approx(2 + 2 + 8 + 4).epsilon(0.001));
+  CHECK(per_element({"--precision", "bf16", "--rounding", "stochastic", "--moments", "8-bit"}) ==
+        doctest::Approx(2 + 2 + 2 * (1 + 1.0 / 64)).epsilon(0.002));
+}
+
+TEST_CASE("slamb_plan: exchanges of all shards share the links of nodes") {
+  // A node of 8 ranks has all shards of 8, 4, 2 or 1 replicas: its link carries the same bytes.
+  const std::vector<slamb::plan::tensor_shape> tensors{{.size = 8'000'000}};
+  const auto exchange = [&](const char* ranks, const char* shards) {
+    const plan::settings chosen =
+        parse({"--ranks", ranks, "--shards", shards, "--latency", "0", "--optimizer", "lamb"});
+    return plan::forecast_all(tensors, chosen).front().exchange_seconds;
+  };
+  const double gradient = 4.0 * 8e6;
+  CHECK(exchange("64", "1") == doctest::Approx(2 * gradient * 63 / 64 / 3.125e9));
+  CHECK(exchange("16", "4") == doctest::Approx(2 * gradient * 15 / 16 / 3.125e9));
+  CHECK(exchange("8", "8") == doctest::Approx(2 * gradient * 7 / 8 / 3.125e9));
+  CHECK(exchange("1", "8") == 0.0);
+}
+
 TEST_CASE("slamb_plan: sets every option from the command line") {
   const plan::settings chosen = parse({"--shapes",
                                        "s.txt",
@@ -87,6 +142,8 @@ TEST_CASE("slamb_plan: sets every option from the command line") {
                                        "50",
                                        "--ranks",
                                        "7",
+                                       "--shards",
+                                       "2",
                                        "--value-bytes=2",
                                        "--k",
                                        "0.25",
@@ -120,6 +177,7 @@ TEST_CASE("slamb_plan: sets every option from the command line") {
   CHECK(chosen.optimizers == std::vector<std::string>{"slamb", "lamb"});
   CHECK(chosen.steps == 50);
   CHECK(chosen.ranks == 7);
+  CHECK(chosen.shards == 2);
   CHECK(chosen.value_bytes == 2);
   CHECK(chosen.k == 0.25);
   CHECK(chosen.local_steps == 9);
@@ -145,6 +203,12 @@ TEST_CASE("slamb_plan: an error names the option, the value and the range") {
   check_refused({"--optimizer", "lamb,slamb,lamb"}, "--optimizer: 'lamb' is listed twice");
   check_refused({"--steps", "0"}, "--steps: '0' is not an integer in [1, 1000000]");
   check_refused({"--ranks", "0"}, "--ranks: '0' is not an integer in [1, 1000000]");
+  check_refused({"--shards", "0"}, "--shards: '0' is not an integer in [1, 1024]");
+  check_refused(
+      {"--shards", "3"},
+      "--shards: 3 does not divide --ranks-per-node, which is 8: the ranks that hold a model together share a "
+      "node");
+  check_refused({"--shards", "4", "--ranks-per-node", "2"}, "--shards: 4 does not divide --ranks-per-node, which is 2");
   check_refused({"--value-bytes", "3"}, "--value-bytes: '3' is not one of 2, 4");
   check_refused({"--k", "0"}, "--k: '0' is not a number in [0.0001, 1]");
   check_refused({"--warmup-steps", "0"}, "--warmup-steps: '0' is not an integer in [1, 1000000]");
@@ -173,6 +237,32 @@ TEST_CASE("slamb_plan: the table has a line for each optimizer, and JSON the sam
   CHECK(read["plans"][1]["sent_bytes"] == forecasts[1].moved.traffic.total().sent_bytes);
   CHECK(read["plans"][1]["collectives"]["all_reduce"]["rounds"] == 200);
   CHECK(read["plans"][1]["faster_than_fp32"]["beats"] == "never");
+}
+
+TEST_CASE("slamb_plan: the output says how many ranks hold a shard, and what is counted within a shard group") {
+  const plan::settings chosen = parse({"--steps", "10", "--ranks", "4", "--shards", "2", "--optimizer", "lamb"});
+  const std::vector<slamb::plan::tensor_shape> tensors{{.size = 1001}, {.size = 7, .dimensions = 1}};
+  const std::vector<plan::forecast> forecasts = plan::forecast_all(tensors, chosen);
+  std::ostringstream text, document;
+  plan::print_settings(text, chosen, tensors);
+  plan::print_table(text, chosen, forecasts);
+  CHECK(text.str().find("; 10 steps on 8 ranks: 4 that hold each of 2 shards\n") != std::string::npos);
+  CHECK(text.str().find("(sent: by one rank, to the ranks that hold the same shard;") != std::string::npos);
+  CHECK(text.str().find("what the model sends them is not counted") != std::string::npos);
+  CHECK(text.str().find("a rank has 1/2 of each tensor, rounded up") != std::string::npos);
+  plan::write_json(document, chosen, tensors, forecasts);
+  const nlohmann::json read = nlohmann::json::parse(document.str());
+  CHECK(read["settings"]["shards"] == 2);
+  CHECK(read["plans"][0]["model_bytes_of_rank"] == 8 * (501 + 4));
+  // Two sums of each of two tensors, and 16 bytes of the skip: each rank sends its half of what both gather.
+  CHECK(read["plans"][0]["in_shards"]["rounds"] == 20);
+  CHECK(read["plans"][0]["in_shards"]["sent_bytes"] == 10 * (2 * 2 * 8 + 16));
+
+  std::ostringstream whole;
+  const plan::settings alone = parse({"--steps", "10", "--optimizer", "lamb"});
+  plan::print_table(whole, alone, plan::forecast_all(tensors, alone));
+  CHECK(whole.str().find("to the network or inside its node") != std::string::npos);
+  CHECK(whole.str().find("other shards") == std::string::npos);
 }
 
 TEST_CASE("slamb_plan: a single rank sends nothing, and no ratio is printed") {

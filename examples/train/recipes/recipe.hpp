@@ -55,7 +55,15 @@ class driven final : public rank_optimizer {
   void save(const std::string& path) const override { slamb::save_checkpoint(optimizer_, path); }
   void load(const std::string& path) override { slamb::load_checkpoint(optimizer_, path); }
   void sum_over_ranks(std::span<float> values) override {
+    sum_over_shards(values);  // changes nothing without shards
     optimizer_.communicator().all_reduce_sum(values, slamb::host_stream{});
+  }
+  void sum_over_shards(std::span<float> values) override {
+    optimizer_.communicator().all_reduce_in_shards(values, slamb::host_stream{});
+  }
+  void gather_shards(std::span<const float> mine, std::span<float> all) override {
+    optimizer_.communicator().all_gather_in_shards(std::as_bytes(mine), std::as_writable_bytes(all),
+                                                   slamb::host_stream{});
   }
 
  private:

@@ -139,6 +139,50 @@ TEST_CASE("slamb_train: a stopped run resumes, with the report of an uninterrupt
   }
 }
 
+TEST_CASE("slamb_train: a stopped run with shards resumes, with the report of an uninterrupted run") {
+  for (const train::optimizer_entry& entry : train::choose_optimizers({})) {
+    CAPTURE(entry.name);
+    const temporary_folder root;
+    const fs::path folder = root.path() / "run";
+    train::settings chosen = short_run(root.path());
+    chosen.ranks = 2;
+    chosen.shards = 3;
+    const std::string expected = report_of(chosen, entry, run(chosen, entry, {}));
+    run_until(17, chosen, entry, folder);
+    CHECK(names_in(folder).size() == 2 * 6);  // of each rank the progress and the state
+    CHECK(fs::exists(folder / "rank5-step14.slamb"));
+    chosen.resume = true;
+    CHECK(report_of(chosen, entry, run(chosen, entry, folder)) == expected);
+  }
+}
+
+TEST_CASE("slamb_train: other shards than those of the checkpoints are rejected, by the settings and by each state") {
+  const temporary_folder root;
+  train::settings chosen = short_run(root.path() / "runs");
+  const fs::path folder = fs::path(chosen.checkpoint) / "lamb-seed1";
+  const train::optimizer_entry entry = find_entry("lamb");
+  chosen.ranks = 2;
+  chosen.shards = 3;
+  train::prepare_checkpoints(chosen, data());
+  run_until(17, chosen, entry, folder);
+  chosen.resume = true;
+  CHECK(said_by<std::exception>([&] { train::prepare_checkpoints(chosen, data()); }) == "nothing was thrown");
+  chosen.shards = 2;
+  CHECK(said_by<train::usage_error>([&] { train::prepare_checkpoints(chosen, data()); }) ==
+        "--resume: " + chosen.checkpoint + " was written with --shards 3, but this run has --shards 2");
+
+  // The state says so too, where the settings have been changed. Six ranks have files in either case.
+  chosen.ranks = 3;
+  std::uint64_t steps = 0;
+  const std::string said =
+      said_by<std::exception>([&] { run(chosen, entry, folder, [&steps](std::uint64_t) { ++steps; }); });
+  CAPTURE(said);
+  CHECK(said.find("slamb: load_checkpoint() was given ") == 0);
+  CHECK(said.find(" of 3") != std::string::npos);
+  CHECK(said.find("a rank can load only the state of its own shard, of as many shards") != std::string::npos);
+  CHECK(steps == 0);
+}
+
 TEST_CASE("slamb_train: checkpoints do not change an uninterrupted run") {
   const temporary_folder root;
   const train::settings chosen = short_run(root.path());

@@ -38,6 +38,7 @@ TEST_CASE("command line: has 4 ranks, at least 5 seeds and parts of the steps by
   CHECK(chosen.optimizers.empty());
   CHECK(chosen.compressors.empty());
   CHECK(chosen.ranks == 4);
+  CHECK(chosen.shards == 1);
   CHECK(chosen.seeds >= 5);
   CHECK_FALSE(chosen.held_out);
   CHECK(chosen.averaging_interval() == 50);
@@ -93,6 +94,35 @@ TEST_CASE("command line: sets every option") {
   CHECK(kept.resume);
 }
 
+TEST_CASE("command line: shards multiply ranks, and divide processes") {
+  const train::settings chosen = parse({"--ranks", "3", "--shards", "2"});
+  CHECK(chosen.ranks == 3);
+  CHECK(chosen.shards == 2);
+  CHECK(chosen.all_ranks() == 6);
+  const auto of_processes = [](int processes, std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "slamb_train");
+    return train::parse_command_line(static_cast<int>(arguments.size()), arguments.data(), {optimizers, compressors},
+                                     processes)
+        .value();
+  };
+  CHECK(of_processes(6, {}).ranks == 6);
+  CHECK(of_processes(6, {"--shards", "2"}).ranks == 3);
+  CHECK(of_processes(6, {"--shards", "6"}).ranks == 1);
+  CHECK(of_processes(6, {"--shards", "3", "--ranks", "2"}).ranks == 2);
+  const auto refused = [&](int processes, const std::vector<const char*>& arguments) {
+    try {
+      of_processes(processes, arguments);
+    } catch (const train::usage_error& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  CHECK(refused(6, {"--shards", "4"}) == "--shards: 4 does not divide the 6 processes that were started");
+  CHECK(refused(6, {"--shards", "3", "--ranks", "3"}) ==
+        "--ranks: 3 of 3 shards, but 6 processes were started, and each is a rank");
+  CHECK(refused(6, {"--ranks", "3"}) == "--ranks: 3, but 6 processes were started, and each is a rank");
+}
+
 TEST_CASE("command line: sets the types of parameters and gradients") {
   const train::settings bf16 = parse({"--precision", "bf16"});
   CHECK(bf16.precision == "bf16");
@@ -125,6 +155,7 @@ TEST_CASE("command line: an error names the option, the value and the range") {
   check_refused({"--ranks", "four"}, "--ranks: 'four' is not an integer in [1, 64]");
   check_refused({"--ranks", "4.0"}, "--ranks: '4.0' is not");
   check_refused({"--ranks", ""}, "--ranks");
+  check_refused({"--shards", "0"}, "--shards: '0' is not an integer in [1, 64]");
   check_refused({"--steps", "0"}, "--steps: '0' is not an integer in [1, 1000000]");
   check_refused({"--steps", "18446744073709551616"}, "--steps: '18446744073709551616' is not an integer in");
   check_refused({"--learning-rate", "0"}, "--learning-rate: '0' is not a number in (0, 1000000]");
@@ -163,6 +194,10 @@ TEST_CASE("command line: options that exclude each other are rejected") {
                   ": --precision float32 stores no numbers of 16 bits; say --precision bf16 or --precision fp16");
   check_refused({"--steps", "10", "--warmup", "10"}, "--warmup: 10 is not in [0, 9]");
   check_refused({"--ranks", "8", "--batch", "7"}, "--batch: 7 is not >= --ranks, which is 8");
+  check_refused({"--ranks", "2", "--shards", "4", "--batch", "7"},
+                "--batch: 7 is not >= --ranks times --shards, which is 8");
+  check_refused({"--ranks", "33", "--shards", "2"},
+                "--shards: 2 shards on 33 ranks each (--ranks) are 66 ranks, more than 64");
   check_refused({"--ranks", "1", "--plot", "p.svg"}, "--plot: a single rank sends nothing");
   check_refused({"--resume"}, "--resume: no folder is named; say --checkpoint DIR");
   check_refused({"--checkpoint-every", "9"}, "--checkpoint-every: no folder is named; say --checkpoint DIR");
@@ -177,6 +212,9 @@ TEST_CASE("command line: a batch or number of ranks that is too large for the da
   CHECK_NOTHROW(train::check_against_data(parse({"--ranks", "6", "--batch", "6"}), data));
   CHECK_THROWS_AS(train::check_against_data(parse({"--ranks", "6", "--batch", "7"}), data), train::usage_error);
   CHECK_THROWS_AS(train::check_against_data(parse({"--ranks", "7", "--batch", "7"}), data), train::data_error);
+  CHECK_NOTHROW(train::check_against_data(parse({"--ranks", "2", "--shards", "3", "--batch", "6"}), data));
+  CHECK_THROWS_AS(train::check_against_data(parse({"--ranks", "2", "--shards", "4", "--batch", "8"}), data),
+                  train::data_error);
 }
 
 TEST_CASE("make_schedule: warms up, then ends near zero unless it is constant") {

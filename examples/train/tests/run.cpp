@@ -178,10 +178,140 @@ TEST_CASE(
   CHECK(skipped.final_loss == skipped.untrained_loss);
 }
 
+TEST_CASE("slamb_train: every optimizer learns on shards, with replicas and without") {
+  for (const train::optimizer_entry& entry : entries_of({}))
+    for (const int ranks : {1, 2}) {
+      CAPTURE(entry.name);
+      CAPTURE(ranks);
+      train::settings chosen = short_run(ranks);
+      chosen.shards = 3;
+      const train::outcome result = run(chosen, entry);  // throws if ranks end with different parameters
+      CHECK(result.statistics.step == 150);
+      CHECK(result.statistics.skipped_steps == 0);
+      CHECK(result.curve.front().loss == doctest::Approx(std::log(10.0)).epsilon(0.2));
+      CHECK(result.final_loss < 0.5 * result.curve.front().loss);
+      CHECK(result.test_accuracy > 0.8);
+      CHECK((result.curve.back().sent_bytes > 0) == (ranks > 1));
+      CHECK(result.statistics.in_shards.rounds >= 150);
+      CHECK(result.of_model.rounds == 2 * 150);
+      // The sums over tensors and the skipped steps are few bytes, beside what a model sends.
+      CHECK(result.statistics.in_shards.sent_bytes < result.of_model.sent_bytes / 100);
+    }
+}
+
+TEST_CASE(
+    "slamb_train: a replica of S shards has the loss of S whole ranks, and their bits where S is a power of two") {
+  // The sum over the shard group is divided by S, which then rounds nothing.
+  for (const std::string name : {"adamw", "lamb"})
+    for (const int count : {2, 3, 4}) {
+      CAPTURE(name);
+      CAPTURE(count);
+      train::settings chosen = short_run(count);
+      const train::outcome whole = run(chosen, find_entry(name));
+      chosen.ranks = 1;
+      chosen.shards = count;
+      const train::outcome shards = run(chosen, find_entry(name));
+      CHECK(whole.statistics.in_shards.rounds == 0);
+      CHECK(whole.of_model.rounds == 0);
+      for (std::size_t i = 0; i < whole.curve.size(); ++i)
+        CHECK(shards.curve[i].loss == doctest::Approx(whole.curve[i].loss).epsilon(count == 3 ? 1e-2 : 1e-9));
+      CHECK((shards.parameter_hash == whole.parameter_hash) == (count != 3));
+    }
+}
+
+TEST_CASE("slamb_train: N replicas of S shards have the loss of N times S whole ranks, to rounding") {
+  for (const std::string name : {"adamw", "lamb"})
+    for (const auto& [ranks, shards] : {std::pair(2, 2), std::pair(3, 2), std::pair(2, 3)}) {
+      CAPTURE(name);
+      CAPTURE(ranks);
+      CAPTURE(shards);
+      train::settings chosen = short_run(ranks * shards);
+      chosen.steps = 60;
+      const train::outcome whole = run(chosen, find_entry(name));
+      chosen.ranks = ranks;
+      chosen.shards = shards;
+      const train::outcome parts = run(chosen, find_entry(name));
+      double largest = 0.0;
+      for (std::size_t i = 0; i < whole.curve.size(); ++i)
+        largest = std::max(largest, std::abs(parts.curve[i].loss / whole.curve[i].loss - 1.0));
+      MESSAGE(name, ", ", ranks, " replicas of ", shards, " shards: losses differ by at most ", largest);
+      CHECK(largest < 1e-4);
+      CHECK(parts.curve.front().loss == whole.curve.front().loss);
+      CHECK(parts.final_loss == doctest::Approx(whole.final_loss).epsilon(1e-2));
+    }
+}
+
+TEST_CASE("slamb_train: shards of parameters of 16 bits learn, and a step that one rank skips is skipped by all") {
+  for (const std::string name : {"adamw", "lamb", "slamb", "one_bit_lamb"})
+    for (const std::string rounding : {"masters", "stochastic"}) {
+      CAPTURE(name);
+      CAPTURE(rounding);
+      train::settings chosen = short_run(2);
+      chosen.shards = 2;
+      chosen.precision = "bf16";
+      chosen.rounding = rounding;
+      const train::outcome result = run(chosen, find_entry(name));
+      CHECK(result.statistics.skipped_steps == 0);
+      CHECK(result.test_accuracy > 0.8);
+    }
+  train::settings chosen = short_run(2);
+  chosen.steps = 30;
+  chosen.shards = 2;
+  chosen.precision = "fp16";
+  chosen.loss_scale = 0x1p24;
+  const train::outcome skipped = run(chosen, find_entry("lamb"));
+  CHECK(skipped.statistics.skipped_steps == 30);
+  CHECK(skipped.final_loss == skipped.untrained_loss);
+}
+
+TEST_CASE("slamb_train: with shards, the output tells what is sent between replicas from what is sent among shards") {
+  train::settings chosen = short_run(2);
+  chosen.steps = 10;
+  chosen.shards = 2;
+  const std::vector<train::optimizer_entry> entries = entries_of({"lamb", "slamb"});
+  const std::vector<train::outcome> outcomes{run(chosen, entries[0]), run(chosen, entries[1])};
+  const auto& its = outcomes[0].statistics;
+  CHECK(static_cast<double>(its.traffic.total().sent_bytes) == train::bytes_of_lamb(10, {.ranks = 2, .shards = 2}));
+  // Six tensors with two sums each, and 16 bytes of the skip: each rank sends its own to the other one.
+  CHECK(its.in_shards.rounds == 20);
+  CHECK(its.in_shards.sent_bytes == 10 * (6 * 2 * 8 + 16));
+  const std::uint64_t half = train::parameters_of_network() / 2 * sizeof(float);
+  CHECK(outcomes[0].of_model.sent_bytes == 10 * (half + 2 * half));
+
+  std::ostringstream text, whole, json;
+  train::print_settings(text, chosen, entries, data());
+  train::print_table(text, chosen, entries, outcomes);
+  CHECK(text.str().find("; 4 ranks (2 that hold each of 2 shards), batch 50") != std::string::npos);
+  CHECK(text.str().find("MB in shards") != std::string::npos);
+  CHECK(text.str().find("The model sends them 3.05 MB in each run") != std::string::npos);
+  train::write_json(json, chosen, entries, data(), outcomes);
+  const nlohmann::json read = nlohmann::json::parse(json.str());
+  CHECK(read["settings"]["shards"] == 2);
+  CHECK(read["runs"][0]["in_shards"]["sent_bytes"] == its.in_shards.sent_bytes);
+  CHECK(read["runs"][0]["model_in_shards"]["rounds"] == 20);
+
+  chosen.shards = 1;
+  train::print_settings(whole, chosen, entries, data());
+  train::print_table(whole, chosen, entries, outcomes);
+  CHECK(whole.str().find("shard") == std::string::npos);
+}
+
+TEST_CASE("slamb_train: auto chooses on shards, the same on all ranks") {
+  train::settings chosen = short_run(2);
+  chosen.steps = 20;
+  chosen.shards = 2;
+  const train::optimizer_entry entry = entries_of({"auto"}).front();
+  const train::outcome result = run(chosen, entry);
+  CHECK(result.statistics.chosen.trial_steps > 0);
+  train::optimizer_entry plain = find_entry(result.statistics.chosen.is_compressed ? "slamb" : "lamb");
+  plain.learning_rate = entry.learning_rate;
+  CHECK(run(chosen, plain).parameter_hash == result.parameter_hash);
+}
+
 TEST_CASE("slamb_train: all other optimizers send less than LAMB, the baseline") {
   train::settings chosen = short_run(4);
   chosen.steps = 2 * chosen.averaging_interval();
-  const double whole = train::bytes_of_lamb(chosen.steps, 4);
+  const double whole = train::bytes_of_lamb(chosen.steps, {.ranks = 4});
   const auto part = [&](const char* name) {
     return static_cast<double>(run(chosen, find_entry(name)).curve.back().sent_bytes) / whole;
   };

@@ -34,7 +34,7 @@ double accuracy_of(kept_as how, std::uint64_t seed) {
   train::settings chosen;
   if (how != kept_as::floats) chosen.precision = "bf16";
   chosen.rounding = how == kept_as::rounded_by_chance ? "stochastic" : "masters";
-  const std::unique_ptr<train::stored_tensors> stored = train::store(model, chosen);
+  const std::unique_ptr<train::stored_tensors> stored = train::store(model.parameters(), chosen);
   const auto load = [&] {
     stored->load_parameters();
     if (how != kept_as::rounded_to_nearest) return;

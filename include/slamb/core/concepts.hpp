@@ -398,6 +398,14 @@ concept sends_differences = sync::parameter_sync<S> && requires(const S& s) {
   requires quantizer<std::remove_cvref_t<decltype(s.mean_quantizer)>>;
 };
 
+/// A policy of LAMB and AdamW by which each rank keeps the state of a part of the model alone. `quantizer` is of the parameters that
+/// it sends, or no_compressor.
+template <class S>
+concept partitions_state = detail::copyable<S> && requires(const S& s) {
+  requires S::partitions_state;
+  s.quantizer;
+};
+
 }  // namespace capability
 
 // ------------------------------------------------------------------------------------------------ TrustRatio

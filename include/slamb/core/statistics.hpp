@@ -69,8 +69,8 @@ struct statistics {
   /// L2 norms over all tensors, in double precision.
   struct norms_type {
     double parameters = 0.0;  ///< ‖p‖
-    double momentum = 0.0;    ///< ‖m‖, of this rank's own momentum
-    double variance = 0.0;    ///< ‖v‖
+    double momentum = 0.0;    ///< ‖m‖, of this rank's own momentum; with sync::partition, of its part
+    double variance = 0.0;    ///< ‖v‖; likewise
   };
 
   /// A phase of the algorithm, and this rank's traffic in it.
@@ -120,7 +120,8 @@ struct statistics {
   std::string phase{};       ///< phase of the algorithm: "dense", "sparse", …
   traffic_counts traffic{};  ///< traffic of this rank's steps
   /// Additional traffic by which ranks compare themselves, not counted in `traffic`: a header of 64 bytes in front of each sum of
-  /// a step. `rounds` counts sums of headers alone, in first steps.
+  /// a step; within a shard group, what the first comparison and those of equal parts send. `rounds` counts collectives for
+  /// comparisons alone.
   slamb::traffic comparisons{};
   /// Traffic of this rank within its shard group, not counted in `traffic`.
   slamb::traffic in_shards{};
@@ -136,8 +137,9 @@ struct statistics {
   std::uint64_t late_elements = 0;
   std::vector<double>
       worker_error{};  ///< [groups] ‖e‖ of this rank's worker error; empty without `with_norms`, or if no error is kept
-  /// [groups] ‖p_i − ref‖: how far this rank's parameters are from the common point, with a ParameterSync that has one. Empty without
-  /// `with_norms`, with one rank, and where the next step sets that point.
+  /// [groups] ‖p_i − ref‖: how far this rank's parameters are from the common point, with a ParameterSync that has one. With
+  /// sync::partition ‖P − p‖: how far the exact parameters of this rank's part are from those of all ranks. Empty without
+  /// `with_norms`, with one rank, and where the next step sets that point, or P.
   std::vector<double> parameter_drift{};
   std::vector<compression_type> compression{};  ///< [groups] errors of the last measured step; empty if none
 };

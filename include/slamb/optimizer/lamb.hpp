@@ -132,19 +132,32 @@ template <class Compressor, class ErrorFeedback, class TrustRatio, class Backend
 lamb_recipe<Compressor, ErrorFeedback, TrustRatio, Backend> recipe_of(
     const lamb_options<Compressor, ErrorFeedback, TrustRatio>& options, const Backend& on);
 
+/// Stands for a partition where there is none.
+struct no_partition {};
+
+/// The recipe of `lamb` and `adamw` with a partition, or without. That with one is in slamb/partitioned_lamb.hpp.
+template <class Partition, class Compressor, class ErrorFeedback, class TrustRatio, class Backend>
+struct lamb_recipe_with {
+  static_assert(std::is_same_v<Partition, no_partition>,
+                "slamb: LAMB or AdamW with sync::partition needs #include <slamb/partitioned_lamb.hpp>");
+  using type = lamb_recipe<Compressor, ErrorFeedback, TrustRatio, Backend>;
+};
+
 inline namespace SLAMB_SIMD_NAMESPACE {
 
 /// The policies of `lamb` and `adamw`.
 template <class DefaultTrustRatio, class... Policies>
 struct lamb_policies {
-  using own_roles = roles<compressor_role, error_feedback_role, trust_ratio_role, communicator_role, backend_role>;
+  using own_roles =
+      roles<compressor_role, error_feedback_role, trust_ratio_role, partition_role, communicator_role, backend_role>;
   static_assert((is_policy<Policies, own_roles>::value && ...));
 
   using compressor_type = policy_of<compressor_role, no_compressor, Policies...>;
   using backend_type = policy_of<backend_role, host_backend, Policies...>;
   using recipe_type =
-      lamb_recipe<compressor_type, policy_of<error_feedback_role, feedback_for<compressor_type>, Policies...>,
-                  policy_of<trust_ratio_role, DefaultTrustRatio, Policies...>, backend_type>;
+      typename lamb_recipe_with<policy_of<partition_role, no_partition, Policies...>, compressor_type,
+                                policy_of<error_feedback_role, feedback_for<compressor_type>, Policies...>,
+                                policy_of<trust_ratio_role, DefaultTrustRatio, Policies...>, backend_type>::type;
   using communicator_type = policy_of<communicator_role, typename recipe_type::ranks_type, Policies...>;
 };
 
@@ -169,9 +182,12 @@ inline namespace SLAMB_SIMD_NAMESPACE {
 /// *Determinism*: the same bits from run to run and on all ranks, for every number of threads.
 /// *Reference*: LAMB, arXiv 1904.00962, algorithm 2; AdamW, arXiv 1711.05101.
 ///
+/// With sync::partition each of N ranks keeps the state of its own part alone: 8/N bytes a parameter.
+///
 /// @tparam Policies  in any order, each if it differs from its default: a Compressor (no_compressor), an ErrorFeedback (two_sided<>
-///                   for a quantizer, residual<> for a sparsifier or a chain), a TrustRatio (layerwise_trust_ratio), a
-///                   Communicator (the one that the constructor is given), and a Backend (host_backend)
+///                   for a quantizer, residual<> for a sparsifier or a chain), a TrustRatio (layerwise_trust_ratio), a partition
+///                   (none; sync::partition<>, in slamb/partitioned_lamb.hpp), a Communicator (the one that the constructor is
+///                   given), and a Backend (host_backend)
 template <class... Policies>
 class lamb : public detail::optimizer_of<detail::lamb_policies<layerwise_trust_ratio, Policies...>> {
  public:

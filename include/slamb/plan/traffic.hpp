@@ -43,6 +43,8 @@ class traffic_plan {
 
   /// Traffic of step t within the shard group; nothing without shards.
   traffic in_shards(std::uint64_t t) const { return steps_->in_shards(t); }
+  /// The same of steps 1 … steps.
+  traffic total_in_shards(std::uint64_t steps) const { return steps_->total(steps).in_shards; }
 
   /// Bytes of memory traffic a parameter of this rank and step, the mean of steps 1 … steps; docs/performance.md.
   double memory_bytes(std::uint64_t steps) const {
@@ -51,6 +53,8 @@ class traffic_plan {
   }
   /// Kernels that step t launches on a device, without those of the communicator.
   std::uint64_t launches(std::uint64_t t) const { return steps_->step(t).launches; }
+  /// The same of steps 1 … steps.
+  std::uint64_t total_launches(std::uint64_t steps) const { return steps_->total(steps).launches; }
   /// |M_t|, the elements that a sparsifier selects at step t, with those of tensors that are sent whole; 0 without one.
   std::uint64_t selected(std::uint64_t t) const { return steps_->selected(t); }
   /// The memory of the optimizer, by purpose: as `memory()` of the optimizer itself on the host.

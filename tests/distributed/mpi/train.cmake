@@ -1,7 +1,9 @@
-# cmake -DMPIRUN=… -DPROGRAM=slamb_train -DWORK=… -P train.cmake: checks that four processes train as four threads do, bit for
-# bit: every recipe's parameters, and the loss at every step.
-set(options --steps 40 --seeds 1 --batch 64 --hash)
-execute_process(COMMAND "${PROGRAM}" ${options} --ranks 4 --csv "${WORK}/threads.csv" OUTPUT_VARIABLE by_threads
+# cmake -DMPIRUN=… -DPROGRAM=slamb_train -DSHARDS=… -DWORK=… -P train.cmake: checks that four processes train as four threads do,
+# bit for bit: every recipe's parameters, and the loss at every step.
+set(options --steps 40 --seeds 1 --batch 64 --hash --shards ${SHARDS})
+math(EXPR ranks "4 / ${SHARDS}")
+file(MAKE_DIRECTORY "${WORK}")
+execute_process(COMMAND "${PROGRAM}" ${options} --ranks ${ranks} --csv "${WORK}/threads.csv" OUTPUT_VARIABLE by_threads
                 COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${MPIRUN} 4 "${PROGRAM}" ${options} --csv "${WORK}/processes.csv" OUTPUT_VARIABLE by_processes
                 COMMAND_ERROR_IS_FATAL ANY TIMEOUT 200)

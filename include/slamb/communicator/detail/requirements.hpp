@@ -62,10 +62,10 @@ struct suitable_communicator {
                 "slamb: the Communicator must have all_reduce_sum(std::span<float>, stream) for the Backend's stream");
   static_assert(!quantizer<Compressor> || capability::has_all_to_all<Communicator, std::byte, Stream>,
                 "slamb: a quantized exchange needs a Communicator with all_to_all(std::span<const std::byte>, "
-                "std::span<std::byte>, stream) for the Backend's stream");
+                "std::span<std::byte>, stream) for the Backend's stream, and so does sync::partition");
   static_assert(!quantizer<Compressor> || capability::has_all_gather<Communicator, std::byte, Stream>,
                 "slamb: a quantized exchange needs a Communicator with all_gather(std::span<const std::byte>, "
-                "std::span<std::byte>, stream) for the Backend's stream");
+                "std::span<std::byte>, stream) for the Backend's stream, and so does sync::partition");
   static_assert(!capability::chained<Compressor> || (capability::has_all_to_all<Communicator, std::byte, Stream> &&
                                                      capability::has_all_gather<Communicator, std::byte, Stream>),
                 "slamb: a chain sends codes; it needs a Communicator with all_to_all and all_gather of "
@@ -86,8 +86,9 @@ template <class Compressor, class Stream>
 any_communicator<Stream> suitable(any_communicator<Stream> ranks) {
   const auto require = [&ranks](bool is_called, collective kind, const char* name) {
     if (is_called && !ranks.has(kind))
-      throw std::invalid_argument(std::string("slamb: this optimizer's Compressor needs a Communicator with ") + name +
-                                  " of bytes; the one in the any_communicator has none");
+      throw std::invalid_argument(
+          std::string("slamb: this optimizer's Compressor or partition needs a Communicator with ") + name +
+          " of bytes; the one in the any_communicator has none");
   };
   require(sends_codes<Compressor>, collective::all_to_all, "all_to_all");
   require(sends_codes<Compressor>, collective::all_gather, "all_gather");

@@ -68,11 +68,13 @@ class counted_collectives final : public stream_waiter {
   int shard_rank() const { return held_->shard_rank(); }
   int shard_size() const { return held_->shard_size(); }
   void all_gather_in_shards(std::span<const std::byte> mine, std::span<std::byte> all, any_stream stream);
+  /// The same for ranks that compare themselves, which is counted separately.
+  void compare_in_shards(std::span<const std::byte> mine, std::span<std::byte> all, any_stream stream);
   void wait(any_stream stream) const override { held_->wait(stream); }
 
   /// Traffic of this rank since construction.
   const traffic_counts& counts() const noexcept { return counts_; }
-  /// Traffic of headers; `rounds` counts the collectives that had no payload.
+  /// Traffic of headers, and of comparisons in the shard group; `rounds` counts the collectives that had no payload.
   const traffic& comparisons() const noexcept { return comparisons_; }
   /// Traffic within the shard group.
   const traffic& in_shards() const noexcept { return in_shards_; }

@@ -113,6 +113,8 @@ class two_phase_exchange {
   static constexpr bool has_whole_scale_code =
       capability::sends_scales_in_bytes<Q> || !(
                                                   requires { &Q::encode_scale; } || requires { &Q::decode_scale; });
+  template <class Q>
+  static constexpr bool needs_scale_first = shared_scales<Q>::are_known_first;
   static_assert(has_whole_scale_code<signal_quantizer> && has_whole_scale_code<mean_quantizer>,
                 "slamb: a quantizer that sends scales in bytes must have a member block, std::uint8_t "
                 "encode_scale(float) const and float decode_scale(std::uint8_t) const");
@@ -126,6 +128,7 @@ class two_phase_exchange {
 
   /// Of the signal.
   const signal_quantizer& quantizer() const noexcept { return worker_quantizer(quantizers_); }
+  const Quantizers& quantizers() const noexcept { return quantizers_; }
   /// Of the signal, and of the mean unless the phases differ.
   const wire_layout& wire() const noexcept { return wire_; }
   const wire_layout& mean_wire() const noexcept { return phases_differ ? mean_wire_ : wire_; }
@@ -203,7 +206,7 @@ class two_phase_exchange {
     // Starts the mean's message again: it was started before ranks of this node could know that they have diverged.
     if (context.ranks.local_size() > 1)
       context.invoke(start_messages{context.record(), wire.averaged, mean_wire().message_bytes(), 1});
-    encode_signal(pass, context, model, wire, counts, statistic);
+    encode_signal(pass, context, model, wire, counts, statistic, context.not_finite());
     context.ranks.all_to_all(std::span<const std::byte>(wire.sent, wire_.all_message_bytes()), received(wire, wire_),
                              context.stream());
     const read_overflow_flags read_flags{context.record(), wire.received, wire_.message_bytes(), wire_.ranks()};
@@ -223,6 +226,24 @@ class two_phase_exchange {
       context.ranks.all_reduce_sum(std::span<float>(wire.dense, wire_.dense_elements()), context.stream());
   }
 
+  /// α and the codes of this rank's signal, and the overflow flag of its messages: docs/algorithms/one_bit_exchange.md (2), (3)
+  /// @param not_finite  becomes 1 if a value of the signal is not finite; null: nothing is checked
+  template <class Pass, class Context, class View>
+  void encode_signal(const Pass& pass, Context& context, const View& model, const wire_view& wire,
+                     const std::uint64_t* counts, double* statistic, std::uint32_t* not_finite) const {
+    const auto run = [&](auto work) {
+      context.launch(send_signal<work(), WorkerStorage, Pass, signal_quantizer, typename View::precision>{
+          pass, quantizer(), model, wire, all_tiles(), statistic, not_finite});
+    };
+    run([] {
+      return needs_scale_first<signal_quantizer> ? encode_mode::statistics : encode_mode::statistics_and_codes;
+    });
+    context.launch(finish_scales<signal_quantizer>{
+        tables_.sent_scales(context), statistic, counts, wire.sent, model.skip,
+        write_overflow_flags{context.record(), wire.sent, wire_.message_bytes(), wire_.ranks()}});
+    if constexpr (needs_scale_first<signal_quantizer>) run([] { return encode_mode::codes; });
+  }
+
   /// Runs `pass` with the mean of the signals over some tiles, and stores this rank's errors. To be called once for each tile,
   /// after `send`; the step can no longer fail.
   template <class Pass, class Context, class View>
@@ -240,9 +261,6 @@ class two_phase_exchange {
   }
 
  private:
-  template <class Q>
-  static constexpr bool needs_scale_first = shared_scales<Q>::are_known_first;
-
   template <class Q>
   static void require_blocks(const Q& quantizer) {
     if (const scale_granularity groups = granularity_of(quantizer); groups.of == scale_granularity::blocks)
@@ -270,23 +288,6 @@ class two_phase_exchange {
     constexpr std::uint64_t unit = wire_layout::message_unit;
     for (int i = 0; i < number; ++i) first += (sizes[i] + unit - 1) / unit * unit;
     return first;
-  }
-
-  // α and the codes of this rank's signal: docs/algorithms/one_bit_exchange.md (2), (3)
-  template <class Pass, class Context, class View>
-  void encode_signal(const Pass& pass, Context& context, const View& model, const wire_view& wire,
-                     const std::uint64_t* counts, double* statistic) const {
-    const auto run = [&](auto work) {
-      context.launch(send_signal<work(), WorkerStorage, Pass, signal_quantizer, typename View::precision>{
-          pass, quantizer(), model, wire, all_tiles(), statistic, context.not_finite()});
-    };
-    run([] {
-      return needs_scale_first<signal_quantizer> ? encode_mode::statistics : encode_mode::statistics_and_codes;
-    });
-    context.launch(finish_scales<signal_quantizer>{
-        tables_.sent_scales(context), statistic, counts, wire.sent, model.skip,
-        write_overflow_flags{context.record(), wire.sent, wire_.message_bytes(), wire_.ranks()}});
-    if constexpr (needs_scale_first<signal_quantizer>) run([] { return encode_mode::codes; });
   }
 
   // The mean over this rank's chunk, its scale and its codes: docs/algorithms/one_bit_exchange.md (5) … (7)

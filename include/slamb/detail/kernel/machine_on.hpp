@@ -84,7 +84,7 @@ class machine_on final : public machine {
   using precision = typename precision_of<Backend>::type;
   /// True for the planner, whose kernels do not run.
   static constexpr bool is_plan = requires(const launcher_type& launcher, const layout& tensors) {
-    launcher.plan_for(tensors);
+    launcher.plan_for(tensors, nullptr);
   };
 
   static_assert(backend_launcher<launcher_type>,
@@ -121,7 +121,7 @@ class machine_on final : public machine {
   void clear(std::span<std::byte> memory) const override { launcher_.clear(memory); }
   void upload_tiles(const layout& tensors, std::span<tile> to) const override {
     if constexpr (is_plan)
-      launcher_.plan_for(tensors);
+      launcher_.plan_for(tensors, to.data());
     else
       upload(std::span<const tile>(tensors.tile_table()), to);
   }

@@ -141,6 +141,8 @@ struct tile_arrays : tile_pointers<List, Precision>, private Draws {
       if (array.rounded != nullptr) store_typed(x, static_cast<std::uint16_t*>(array.rounded), array.rounded_type, at);
     } else if constexpr (Precision::rounds_by_chance) {
       store_typed(x, draws(at), static_cast<std::uint16_t*>(array.address), array.type, at);
+    } else {  // another rank has the master copy
+      store_typed(x, static_cast<std::uint16_t*>(array.address), array.type, at);
     }
   }
   template <class Array, class At, class Drawing>

@@ -87,6 +87,14 @@ struct whole_tensor {
   bool is_counted = true, is_copied = false, is_everywhere = true;  ///< as in `segment`, of the rank that asks
 };
 
+/// The part of a tensor that a rank updates, where each rank updates a part of the model.
+struct tensor_part {
+  std::uint64_t first = 0;  ///< element of the tensor
+  std::uint64_t count = 0;  ///< elements; 0: none
+  std::uint64_t place = 0;  ///< of the first one in the buffer of gradients
+  bool is_cut = true;       ///< false: all ranks have the whole tensor
+};
+
 /// The tables of segments and tiles.
 class layout {
  public:
@@ -108,6 +116,11 @@ class layout {
   /// @param before_tiles  called with this object before tiles are made; may throw
   layout(std::span<const parameter> parameters, double weight_decay, bool takes_types,
          function_ref<void(const layout&)> before_tiles);
+
+  /// The parts of the tensors of `whole` that a rank updates, as a model of its own. Pointers to parameters are the caller's to set.
+  /// @param parts    [tensors]
+  /// @param counted  false: another rank counts the elements of tensors that are not cut
+  layout(const layout& whole, std::span<const tensor_part> parts, bool counted);
 
   /// Makes the tiles again, from these parts of tensors, which cover all elements in order.
   template <class Cut>

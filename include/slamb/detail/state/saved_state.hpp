@@ -23,6 +23,7 @@ struct state_owner {
   const stream_waiter& waiter;
   int shard = 0;
   int shards = 1;
+  bool keeps_part = false;  ///< the state is that of a part of the model, which depends on the rank
 
   /// Names the owner in the header of a state.
   void sign(state_header& header) const noexcept {

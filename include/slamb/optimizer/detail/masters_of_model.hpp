@@ -13,6 +13,9 @@ class optimizer_core;
 /// state. Without types, or with stochastic rounding, there is no such memory.
 class masters_of_model {
  public:
+  /// Leaves the master copies to the ranks that update parts of the model: `plan` then plans none.
+  void leave_to_parts() noexcept { is_left_to_parts_ = true; }
+
   /// Plans the memory, and notes in the table which tensors have their copy there.
   void plan(optimizer_core& core);
 
@@ -31,6 +34,7 @@ class masters_of_model {
  private:
   region<float> kept_;
   bool reloads_ = true;
+  bool is_left_to_parts_ = false;
 };
 
 }  // namespace slamb::detail

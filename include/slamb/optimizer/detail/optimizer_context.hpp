@@ -97,17 +97,21 @@ class optimizer_context final : public optimizer_core {
   /// With a shard group the sums are of whole tensors, and `first` … are all tensors.
   template <int Sums, int Maxima = 0, class Finish>
   void finish_sums(std::size_t first, std::size_t last, const Finish& finish) {
-    constexpr int results = Sums + Maxima;
-    if constexpr (results > 0)
-      if (shards.exists()) {
-        using keep = keep_results<results>;
-        launch(finish_segments<Sums, Maxima, keep>{
-            {segments(), shards.own(*this)}, sums(), view().first_tile, first, last, view().skip});
-        shards.gather(*this, results);
-        return launch(finish_shards<Sums, Maxima, Finish>{finish, shards.all(*this),
-                                                          static_cast<std::size_t>(shards.size()), last, view().skip});
-      }
+    if constexpr (Sums + Maxima > 0)
+      if (shards.exists()) return finish_parts<Sums, Maxima>(shards.sums(), view(), first, last, finish);
     launch(finish_segments<Sums, Maxima, Finish>{finish, sums(), view().first_tile, first, last, view().skip});
+  }
+  /// The same with the sums of tensors whose parts the ranks of a group have. Takes a collective.
+  /// @param parts  the tables of this rank's parts; @param last  the number of tensors
+  template <int Sums, int Maxima = 0, class Finish>
+  void finish_parts(const sums_of_parts& group, const model_view& parts, std::size_t first, std::size_t last,
+                    const Finish& finish) {
+    using keep = keep_results<Sums + Maxima>;
+    launch(finish_segments<Sums, Maxima, keep>{
+        {parts.segments, group.own(*this)}, sums(), parts.first_tile, first, last, parts.skip});
+    group.gather(*this, Sums + Maxima);
+    launch(finish_shards<Sums, Maxima, Finish>{finish, group.all(*this), static_cast<std::size_t>(group.size()), last,
+                                               parts.skip});
   }
 
   /// Launches a kernel.

@@ -18,6 +18,17 @@
 
 namespace slamb::detail {
 
+/// The Compressor by which a recipe demands collectives of its Communicator.
+template <class Recipe>
+struct sent_by {
+  using type = decltype(Recipe::options_type::compressor);
+};
+template <class Recipe>
+requires requires { typename Recipe::sent_type; }
+struct sent_by<Recipe> {
+  using type = typename Recipe::sent_type;
+};
+
 /// Checks the arguments and makes a recipe. A program compiles the recipe in one source only if it declares `extern template
 /// struct slamb::detail::recipe_maker<…>` in the others.
 template <class Recipe>
@@ -33,8 +44,8 @@ std::unique_ptr<recipe> recipe_maker<Recipe>::make(std::span<const parameter> pa
                                                    typename Recipe::ranks_type ranks,
                                                    typename Recipe::backend_type backend) {
   Recipe::validate(options);
-  return std::make_unique<Recipe>(
-      parameters, options, suitable<decltype(Recipe::options_type::compressor)>(std::move(ranks)), std::move(backend));
+  return std::make_unique<Recipe>(parameters, options, suitable<typename sent_by<Recipe>::type>(std::move(ranks)),
+                                  std::move(backend));
 }
 
 /// The ranks of an optimizer whose Communicator is only given to the constructor.
@@ -48,7 +59,7 @@ typename Recipe::ranks_type ranks_for(Communicator ranks) {
     return ranks;
   else if constexpr (communicator<Communicator> &&
                      suitable_communicator<Communicator, typename Recipe::backend_type::stream_type,
-                                           decltype(Recipe::options_type::compressor)>::value)
+                                           typename sent_by<Recipe>::type>::value)
     return typename Recipe::ranks_type(std::move(ranks));
 }
 
@@ -72,7 +83,8 @@ class optimizer_over : public optimizer {
   static_assert(std::is_object_v<Communicator> && !std::is_const_v<Communicator>,
                 "slamb: an optimizer owns its Communicator, so its type must be neither a reference nor const; to "
                 "share a communicator, pass a type that refers to it");
-  static_assert(suitable_communicator<Communicator, typename backend_type::stream_type, compressor_type>::value);
+  static_assert(suitable_communicator<Communicator, typename backend_type::stream_type,
+                                      typename detail::sent_by<Recipe>::type>::value);
 
   /// @param parameters  the tensors, listed in the same order on all ranks. Their data and gradients must outlive the optimizer;
   ///                    the list and `tensor_options::rows` are copied

@@ -83,6 +83,8 @@ class recipe_base : public recipe {
   virtual bool has_anchor() const noexcept { return false; }
   /// True if replicas may ever differ.
   virtual bool replicas_may_differ() const noexcept { return false; }
+  /// True if the state is that of a part of the model, which depends on the rank.
+  virtual bool keeps_part() const noexcept { return false; }
   /// Replaces the parameters by their mean over ranks, if they may differ.
   virtual void average() {}
   /// Called when the parameters have been replaced by their mean, to stay so.
@@ -93,6 +95,8 @@ class recipe_base : public recipe {
   virtual void visit_state(const state_visitor& part) = 0;
   /// Called when the parameters have been replaced by equal ones on all ranks.
   virtual void on_broadcast() {}
+  /// Called when something else has written the parameters.
+  virtual void on_parameters_reloaded() {}
   /// m and v of all tensors, [state elements], if both are stored as floats.
   virtual tensor_moments all_moments() const noexcept { return {}; }
   /// Called before the number of steps is set: schedules that keep a state go on as after `taken` steps.

@@ -34,6 +34,10 @@ struct parameter_sync_role {
   template <class P>
   static constexpr bool fits = sync::parameter_sync<P>;
 };
+struct partition_role {
+  template <class P>
+  static constexpr bool fits = capability::partitions_state<P>;
+};
 template <class P>
 inline constexpr bool is_dense_in = false;
 template <class Compressor>
@@ -101,8 +105,8 @@ struct is_policy {
       fitting > 0 || is_almost_a_policy<P>(),
       "slamb: a template argument of an optimizer fits none of its roles. All have a Compressor (such as int8), "
       "an ErrorFeedback (residual<>), a Communicator (thread_communicator) and a Backend (host_backend); all "
-      "but 0/1 Adam a TrustRatio (layerwise_trust_ratio); SLAMB a ParameterSync "
-      "(sync::quantized_difference<>); 1-bit Adam and 1-bit LAMB a WarmUp (automatic_warm_up) and a "
+      "but 0/1 Adam a TrustRatio (layerwise_trust_ratio); LAMB and AdamW a partition (sync::partition<>); SLAMB a "
+      "ParameterSync (sync::quantized_difference<>); 1-bit Adam and 1-bit LAMB a WarmUp (automatic_warm_up) and a "
       "DenseCompressor (dense_in<bf16>); 0/1 Adam a VarianceSchedule, a LocalSchedule and a DenseCompressor");
   static_assert(fitting < 2,
                 "slamb: a template argument of an optimizer has the members of two roles, such as a Compressor and a "

@@ -14,6 +14,38 @@ namespace slamb::detail {
 
 class optimizer_core;
 
+/// Sums over parts of tensors, which the ranks of a group have. Each is one all_gather of a few doubles, which every rank adds in the
+/// order of the ranks: so the sums have the same bits on all of them.
+class sums_of_parts {
+ public:
+  enum class among { shards, ranks };  ///< the ranks of a shard group, or those that exchange
+
+  /// Plans memory for up to `results` sums and maxima of each tensor.
+  void plan(optimizer_core& core, among group, int size, std::size_t tensors, int results);
+
+  int size() const noexcept { return size_; }
+  /// [tensors][results] this rank's results of each tensor, in the backend's memory.
+  double* own(const optimizer_core& core) const noexcept;
+  /// [ranks][tensors][results] those of all ranks, after `gather`.
+  double* all(const optimizer_core& core) const noexcept;
+
+  /// Gathers `results` of each tensor.
+  void gather(optimizer_core& core, int results) const;
+  /// Adds up a value of each rank, in the backend's memory.
+  void add(optimizer_core& core, double* value) const;
+  /// Adds up values in host memory, at most those of one plan. Waits.
+  void add_on_host(optimizer_core& core, std::span<double> values) const;
+
+ private:
+  void gather(optimizer_core& core, std::span<const double> mine, std::span<double> all) const;
+
+  among group_ = among::shards;
+  int size_ = 1;
+  std::size_t tensors_ = 0;
+  region<double> own_;
+  region<double> all_;
+};
+
 /// The calls in which the ranks of a shard group tell each other what must be equal.
 enum class shard_call : std::uint64_t { step, following_exchange, first_comparison };
 
@@ -53,17 +85,16 @@ class shard_group {
   /// This rank's part of a tensor.
   const piece& own_piece(std::size_t tensor) const noexcept { return own_pieces_[tensor]; }
 
-  /// [tensors][results] this rank's results of each tensor, in the backend's memory.
-  double* own(const optimizer_core& core) const noexcept;
-  /// [shards][tensors][results] those of all ranks, after `gather`.
-  double* all(const optimizer_core& core) const noexcept;
-  /// Gathers `results` of each tensor.
-  void gather(optimizer_core& core, int results) const;
+  const sums_of_parts& sums() const noexcept { return sums_; }
 
   /// Adds up a value of each rank, in the backend's memory. Takes a collective.
-  void add(optimizer_core& core, double* value) const;
+  void add(optimizer_core& core, double* value) const {
+    if (exists()) sums_.add(core, value);
+  }
   /// Adds up some values of each tensor, or fewer, in host memory. Takes a collective, and waits.
-  void add_on_host(optimizer_core& core, std::span<double> values) const;
+  void add_on_host(optimizer_core& core, std::span<double> values) const {
+    if (exists()) sums_.add_on_host(core, values);
+  }
 
   /// All ranks skip the step if one of them must, or if they have diverged. To be called when the exchange of a step is done, and
   /// before it changes anything.
@@ -80,8 +111,7 @@ class shard_group {
   std::vector<std::uint32_t> holders_;      // [shards][tensors]
   std::vector<std::vector<piece>> pieces_;  // [tensors]
   std::vector<piece> own_pieces_;           // [tensors]
-  region<double> own_;
-  region<double> all_;
+  sums_of_parts sums_;
   region<shard_message> own_message_;
   region<shard_message> messages_;
   region<std::uint32_t> own_holders_;  // [tensors]

@@ -4,6 +4,7 @@
 
 #include "slamb/detail/kernel/active.hpp"
 #include "slamb/detail/kernel/choose.hpp"
+#include "slamb/detail/kernel/parts.hpp"
 #include "slamb/detail/kernel/place_payload.hpp"
 #include "slamb/detail/kernel/run_pass.hpp"
 #include "slamb/detail/kernel/run_selected.hpp"
@@ -52,6 +53,11 @@ struct tuning<receive_mean<Storage, ServerStorage, Pass, Quantizers, Precision>>
 /// 2 blocks allow 128 registers a thread. By itself ptxas aims at fewer for sm_90, and spills.
 template <class Storage, class Pass, class Quantizer, class Precision>
 struct tuning<measure_error<Storage, Pass, Quantizer, Precision>> : tuned<256, 2> {};
+
+template <class Quantizer>
+struct tuning<average_parts<Quantizer>> : tuned<256, 2> {};
+template <class Storage, class Pass, class Quantizer, class Precision>
+struct tuning<keep_worker_error<Storage, Pass, Quantizer, Precision>> : tuned<256, 2> {};
 
 template <class Selection>
 struct tuning<place_tiles_directly<Selection>> : tuned<place_tiles_directly<Selection>::tiles_of_team> {};

@@ -12,6 +12,7 @@
 #include "slamb/core/storage_bytes.hpp"
 #include "slamb/detail/kernel/active.hpp"
 #include "slamb/detail/kernel/choose.hpp"
+#include "slamb/detail/kernel/parts.hpp"
 #include "slamb/detail/kernel/place_payload.hpp"
 #include "slamb/detail/kernel/run_pass.hpp"
 #include "slamb/detail/kernel/run_selected.hpp"
@@ -28,10 +29,12 @@ namespace slamb::detail {
 
 /// The model of a plan, as counts see it.
 struct counted_model {
-  plan::storage_bytes stored{};     ///< how its arrays are stored
-  const layout* tensors = nullptr;  ///< null until the optimizer has allocated its memory
-  double selectable = 0.0;          ///< elements of tensors that are not sent whole
-  double payload = 0.0;             ///< elements of the last payload of selected elements
+  plan::storage_bytes stored{};          ///< how its arrays are stored
+  const layout* tensors = nullptr;       ///< null until the optimizer has allocated its memory
+  const layout* parts = nullptr;         ///< this rank's parts of the tensors, if it updates no others
+  const tile* tiles_of_parts = nullptr;  ///< where their table would be
+  double selectable = 0.0;               ///< elements of tensors that are not sent whole
+  double payload = 0.0;                  ///< elements of the last payload of selected elements
 
   /// All elements of a kernel's view. A view without `first_tile` has one tensor of its own, a payload.
   double elements(const model_view& view) const {
@@ -39,7 +42,9 @@ struct counted_model {
   }
   /// Those of some tiles.
   double elements(const model_view& view, tile_range tiles) const {
-    return view.first_tile == nullptr ? elements(view) : static_cast<double>(tensors->elements_of(tiles));
+    if (view.first_tile == nullptr) return elements(view);
+    const bool is_of_parts = parts != nullptr && view.tiles == tiles_of_parts;
+    return static_cast<double>((is_of_parts ? parts : tensors)->elements_of(tiles));
   }
   plan::storage_bytes of_gradient_in(const model_view& view) const noexcept {
     return view.gradient_is_exchanged ? stored.with_exchanged_gradient() : stored;
@@ -172,6 +177,33 @@ double bytes_of(const receive_mean<Storage, ServerStorage, Pass, Quantizers, Pre
   return of.coded * (bytes_of_list<reads>::read(stored) + written + 2.0 * error + mean_code + keep +
                      (finds_error ? code_bytes(worker_quantizer(k.quantizers)) : 0.0)) +
          of.dense * (bytes_of_list<typename Pass::reads>::read(stored) + written + bytes_of_float);
+}
+
+// ------------------------------------------------------------------------------------------------- parts of the model
+
+template <class Quantizer>
+double bytes_of(const average_parts<Quantizer>& k, const counted_model& model) {
+  const double own = model.elements(k.view, {0, k.tiles}), dense = static_cast<double>(k.wire.dense_elements);
+  return (own - dense) * k.wire.ranks * code_bytes(k.quantizer) + (own + dense) * bytes_of_float;
+}
+
+template <class Storage, class Pass, class Quantizer, class Precision>
+double bytes_of(const keep_worker_error<Storage, Pass, Quantizer, Precision>& k, const counted_model& model) {
+  return sent_in(k, model).coded * (bytes_of_list<typename Pass::signal_reads>::read(model.of_gradient_in(k.view)) +
+                                    2.0 * bytes_of_error<Storage> + code_bytes(k.quantizer));
+}
+
+template <encode_mode Work, class Quantizer, class Precision>
+double bytes_of(const send_parts<Work, Quantizer, Precision>& k, const counted_model& model) {
+  const double own = model.elements(k.view, {0, k.tiles}) - static_cast<double>(k.wire.dense_elements);
+  const double code = Work == encode_mode::statistics ? 0.0 : code_bytes(k.quantizer);
+  const bool reads_stored = k.exact == nullptr || !is_lossless<Quantizer>;
+  return own * ((reads_stored ? model.stored.data : 0.0) + (k.exact == nullptr ? 0.0 : bytes_of_float) + code);
+}
+
+template <class Quantizer, class Precision>
+double bytes_of(const receive_parts<Quantizer, Precision>& k, const counted_model& model) {
+  return sent_in(k, model).coded * (code_bytes(k.quantizer) + model.stored.data * (is_lossless<Quantizer> ? 1.0 : 2.0));
 }
 
 template <class Storage, class Pass, class Quantizer, class Precision>

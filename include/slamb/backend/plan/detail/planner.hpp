@@ -68,8 +68,14 @@ class planner : public launches_at_once {  // so the state of a step and the siz
  public:
   explicit planner(counted_work& to) noexcept : to_(&to) {}
 
-  /// Counts for these tensors from now on. They must outlive the planner.
-  void plan_for(const layout& tensors) const {
+  /// Counts for these tensors from now on, or for parts of them, if there have been tensors before. They must outlive the planner.
+  /// @param tiles  where the table of tiles would be
+  void plan_for(const layout& tensors, const tile* tiles) const {
+    if (to_->model.tensors != nullptr) {
+      to_->model.parts = &tensors;
+      to_->model.tiles_of_parts = tiles;
+      return;
+    }
     to_->model.tensors = &tensors;
     to_->model.selectable = 0.0;
     for (const segment& s : tensors.segments())

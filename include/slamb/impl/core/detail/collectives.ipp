@@ -37,5 +37,11 @@ SLAMB_DECL void counted_collectives::all_gather_in_shards(std::span<const std::b
   in_shards_ = in_shards_ + traffic{1, all.size(), all.size(),
                                     traffic::bytes_sent_by(collective::all_gather, all.size(), shard_size())};
 }
+SLAMB_DECL void counted_collectives::compare_in_shards(std::span<const std::byte> mine, std::span<std::byte> all,
+                                                       any_stream stream) {
+  held_->all_gather_in_shards(mine, all, stream);
+  comparisons_ = comparisons_ + traffic{1, all.size(), all.size(),
+                                        traffic::bytes_sent_by(collective::all_gather, all.size(), shard_size())};
+}
 
 }  // namespace slamb::detail

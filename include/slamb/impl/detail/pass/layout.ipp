@@ -188,6 +188,25 @@ SLAMB_DECL layout::layout(std::span<const parameter> parameters, double weight_d
   make_tiles(std::span<const tile_cut>(dense));
 }
 
+SLAMB_DECL layout::layout(const layout& whole, std::span<const tensor_part> parts, bool counted)
+    : takes_types_(whole.takes_types_), segments_(whole.segments_), groups_(whole.groups_) {
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    segment& s = segments_[i];
+    s.master = nullptr;
+    s.gradient = nullptr;
+    s.keeps_master = false;
+    s.rows = {};
+    s.size = parts[i].count;
+    s.first = parts[i].place;
+    s.state = state_elements_;
+    s.is_counted = counted || parts[i].is_cut;
+    elements_ += s.size;
+    state_elements_ += padded(s.size);
+    cuts_.push_back({static_cast<std::uint32_t>(i), 0, s.size});
+  }
+  count_tiles();
+}
+
 SLAMB_DECL void layout::set_whole(std::span<const whole_tensor> tensors) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     segment& s = segments_[i];

@@ -209,7 +209,11 @@ class saved_state {
                ? "; to take this shard from a state of whole tensors, pass restore_options{.whole_tensors = true}"
                : "; a rank can load only the state of its own shard, of as many shards. For others save the state of "
                  "whole tensors: save_options{.whole_tensors = true}"));
-    if ((header_.rank != own.rank || header_.world != own.world) && !options_.from_other_ranks)
+    const bool is_of_this_rank = header_.rank == own.rank && header_.world == own.world;
+    if (!is_of_this_rank && owner.keeps_part)
+      reject("the state of " + rank_in(header_) + ", but this is " + rank_in(own) +
+             "; a rank whose optimizer updates a part of the model can load only its own state, of as many ranks");
+    if (!is_of_this_rank && !options_.from_other_ranks)
       reject("the state of " + rank_in(header_) + ", but this is " + rank_in(own) +
              "; to load it without its compression errors, pass restore_options{.from_other_ranks = true}");
     std::uint64_t at = state_text_bytes + sizeof(header_);

@@ -41,7 +41,6 @@ SLAMB_DECL optimizer_core::optimizer_core(std::unique_ptr<machine> on, layout&& 
   scalars_ = memory.plan<adam_scalars>("scalars", 1);
   record_ = memory.plan<step_record>("scalars", 1);
   agreement.plan(*this);
-  masters.plan(*this);
 }
 
 SLAMB_DECL optimizer_core::~optimizer_core() { overlap.close(); }
@@ -64,6 +63,7 @@ SLAMB_DECL std::span<float> optimizer_core::floats_of(region<std::byte> buffer) 
 
 SLAMB_DECL void optimizer_core::allocate(consistency_check fields, byte_collectives called) {
   if (sums_.count == 0) plan_sums(0);
+  masters.plan(*this);
   segments_ = memory.plan<segment>("tables", tensors.segments().size());
   tiles_ = memory.plan<tile>("tables", tensors.tile_count());
   first_tile_ = memory.plan<std::size_t>("tables", tensors.first_tiles().size());
@@ -172,6 +172,17 @@ SLAMB_DECL void optimizer_core::visit_sums(int sums, function_ref<void(std::size
       for (std::size_t k = 0; k < count; ++k) total[k] += of_tiles[i * count + k];
     visit(tensor, total.data());
   }
+}
+
+SLAMB_DECL double optimizer_core::sum_of_tiles(std::size_t tiles, std::size_t sums, std::size_t which,
+                                               std::size_t first) const {
+  double total = 0.0;
+  if (is_plan()) return total;
+  std::vector<double> copy(tiles * sums);
+  on_->download(std::as_bytes(std::span(this->sums() + first * sums, copy.size())),
+                std::as_writable_bytes(std::span(copy)), ranks);
+  for (std::size_t i = 0; i < tiles; ++i) total += copy[i * sums + which];
+  return total;
 }
 
 SLAMB_DECL void optimizer_core::visit_whole_sums(int sums, function_ref<void(std::size_t, const double*)> visit) {

@@ -165,6 +165,7 @@ SLAMB_DECL void recipe_base::reload_parameters() {
         "slamb: reload_parameters() was called in the local steps of 0/1 Adam, which begin at the parameters of the "
         "last exchange; call broadcast_parameters(), which takes over the root's parameters");
   core_->masters.reload(*core_);
+  on_parameters_reloaded();
 }
 
 SLAMB_DECL void recipe_base::set_parameters(std::span<const parameter::data_pointer> data,
@@ -184,12 +185,18 @@ SLAMB_DECL rank_agreement::equality recipe_base::replicas_are_equal() {
 }
 
 SLAMB_DECL state_owner recipe_base::owner() const {
-  return {core_->ranks.rank(), core_->ranks.size(), core_->ranks, core_->ranks.shard_rank(), core_->ranks.shard_size()};
+  return {core_->ranks.rank(),       core_->ranks.size(),       core_->ranks,
+          core_->ranks.shard_rank(), core_->ranks.shard_size(), keeps_part()};
 }
 
 // The state of whole tensors, if it is asked for and this rank has shards of them.
 SLAMB_DECL const whole_state* recipe_base::whole_tensors(bool asked, const char* call,
                                                          std::optional<state_of_shards>& whole) const {
+  if (asked && keeps_part())
+    throw_sentence(
+        {call,
+         " was asked for whole tensors, but with sync::partition each rank has the state of a part; save and "
+         "load the state of each rank"});
   if (!asked || !core_->shards.exists()) return nullptr;
   if (core_->scales.exist())
     throw_sentence(

@@ -14,6 +14,59 @@
 
 namespace slamb::detail {
 
+SLAMB_DECL void sums_of_parts::plan(optimizer_core& core, among group, int size, std::size_t tensors, int results) {
+  group_ = group;
+  size_ = size;
+  tensors_ = tensors;
+  const char* const purpose = group == among::shards ? "shard group" : "sums";
+  const std::uint64_t each = std::max<std::uint64_t>(tensors, 1) * static_cast<std::uint64_t>(results);
+  own_ = core.memory.plan<double>(purpose, each);
+  all_ = core.memory.plan<double>(purpose, static_cast<std::uint64_t>(size) * each);
+}
+
+SLAMB_DECL double* sums_of_parts::own(const optimizer_core& core) const noexcept {
+  return core.memory.view(own_).data();
+}
+SLAMB_DECL double* sums_of_parts::all(const optimizer_core& core) const noexcept {
+  return core.memory.view(all_).data();
+}
+
+SLAMB_DECL void sums_of_parts::gather(optimizer_core& core, std::span<const double> mine, std::span<double> all) const {
+  const std::span<const std::byte> sent = std::as_bytes(mine);
+  const std::span<std::byte> received = std::as_writable_bytes(all);
+  if (group_ == among::shards)
+    core.ranks.all_gather_in_shards(sent, received, core.on().stream());
+  else
+    core.ranks.all_gather(sent, received, core.on().stream());
+}
+
+SLAMB_DECL void sums_of_parts::gather(optimizer_core& core, int results) const {
+  const std::size_t values = tensors_ * static_cast<std::size_t>(results);
+  if (values == 0) return;
+  gather(core, core.memory.view(own_).first(values),
+         core.memory.view(all_).first(static_cast<std::size_t>(size_) * values));
+}
+
+SLAMB_DECL void sums_of_parts::add(optimizer_core& core, double* value) const {
+  gather(core, {value, 1}, core.memory.view(all_).first(static_cast<std::size_t>(size_)));
+  core.on().invoke({add_shards{all(core), size_, value}});
+}
+
+SLAMB_DECL void sums_of_parts::add_on_host(optimizer_core& core, std::span<double> values) const {
+  if (values.empty() || core.is_plan()) return;
+  const std::span<double> mine = core.memory.view(own_).first(values.size());
+  const std::span<double> of_all = core.memory.view(all_).first(static_cast<std::size_t>(size_) * values.size());
+  core.on().upload(std::span<const double>(values), mine);
+  gather(core, mine, of_all);
+  std::vector<double> received(of_all.size());
+  core.on().download(std::as_bytes(of_all), std::as_writable_bytes(std::span(received)), core.ranks);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = 0.0;
+    for (std::size_t rank = 0; rank < static_cast<std::size_t>(size_); ++rank)
+      values[i] += received[rank * values.size() + i];
+  }
+}
+
 // What the ranks of a shard group have of each tensor.
 class shard_table {
  public:
@@ -161,12 +214,9 @@ SLAMB_DECL void shard_group::find(optimizer_core& core) {
 
 SLAMB_DECL void shard_group::plan(optimizer_core& core, int results) {
   if (!exists()) return;
-  const auto ranks = static_cast<std::uint64_t>(size_);
-  const std::uint64_t each = std::max<std::uint64_t>(tensors_, 1) * static_cast<std::uint64_t>(results);
-  own_ = core.memory.plan<double>("shard group", each);
-  all_ = core.memory.plan<double>("shard group", ranks * each);
+  sums_.plan(core, sums_of_parts::among::shards, size_, tensors_, results);
   own_message_ = core.memory.plan<shard_message>("shard group", 1);
-  messages_ = core.memory.plan<shard_message>("shard group", ranks);
+  messages_ = core.memory.plan<shard_message>("shard group", static_cast<std::uint64_t>(size_));
   own_holders_ = core.memory.plan<std::uint32_t>("shard group", has_copies_ ? tensors_ : 0);
 }
 
@@ -176,55 +226,27 @@ SLAMB_DECL void shard_group::start(const optimizer_core& core) const {
   core.on().upload(std::span(holders_).subspan(rank * tensors_, tensors_), core.memory.view(own_holders_));
 }
 
-SLAMB_DECL double* shard_group::own(const optimizer_core& core) const noexcept { return core.memory.view(own_).data(); }
-SLAMB_DECL double* shard_group::all(const optimizer_core& core) const noexcept { return core.memory.view(all_).data(); }
-
-SLAMB_DECL void shard_group::gather(optimizer_core& core, int results) const {
-  const std::size_t values = tensors_ * static_cast<std::size_t>(results);
-  if (values == 0) return;
-  core.ranks.all_gather_in_shards(
-      std::as_bytes(core.memory.view(own_).first(values)),
-      std::as_writable_bytes(core.memory.view(all_).first(static_cast<std::size_t>(size_) * values)),
-      core.on().stream());
-}
-
-SLAMB_DECL void shard_group::add(optimizer_core& core, double* value) const {
-  if (!exists()) return;
-  core.ranks.all_gather_in_shards(std::as_bytes(std::span<const double>(value, 1)),
-                                  std::as_writable_bytes(core.memory.view(all_).first(static_cast<std::size_t>(size_))),
-                                  core.on().stream());
-  core.on().invoke({add_shards{all(core), size_, value}});
-}
-
-SLAMB_DECL void shard_group::add_on_host(optimizer_core& core, std::span<double> values) const {
-  if (!exists() || values.empty() || core.is_plan()) return;
-  const std::span<double> mine = core.memory.view(own_).first(values.size());
-  const std::span<double> of_all = core.memory.view(all_).first(static_cast<std::size_t>(size_) * values.size());
-  core.on().upload(std::span<const double>(values), mine);
-  core.ranks.all_gather_in_shards(std::as_bytes(mine), std::as_writable_bytes(of_all), core.on().stream());
-  std::vector<double> received(of_all.size());
-  core.on().download(std::as_bytes(of_all), std::as_writable_bytes(std::span(received)), core.ranks);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    values[i] = 0.0;
-    for (std::size_t shard = 0; shard < static_cast<std::size_t>(size_); ++shard)
-      values[i] += received[shard * values.size() + i];
-  }
-}
-
 SLAMB_DECL void shard_group::agree(optimizer_core& core, shard_call call) const {
   if (!exists()) return;
   const std::span<shard_message> own = core.memory.view(own_message_), all = core.memory.view(messages_);
   core.on().invoke({write_shard_message{core.record(), own.data(), static_cast<std::uint64_t>(call)}});
-  core.ranks.all_gather_in_shards(std::as_bytes(own), std::as_writable_bytes(all), core.on().stream());
+  const std::span<const std::byte> mine = std::as_bytes(own);
+  const std::span<std::byte> of_all = std::as_writable_bytes(all);
+  if (call == shard_call::first_comparison)
+    core.ranks.compare_in_shards(mine, of_all, core.on().stream());
+  else
+    core.ranks.all_gather_in_shards(mine, of_all, core.on().stream());
   core.on().invoke({read_shard_messages{core.record(), all.data(), size_}});
 }
 
 SLAMB_DECL void shard_group::compare(optimizer_core& core, std::span<const double> sums) const {
   if (!has_copies_) return;
-  core.on().add_up_tensors(core.whole_view(), sums, core.memory.view(own_).first(tensors_));
-  gather(core, 1);
-  core.on().invoke({compare_copies{core.record(), own(core), all(core), core.memory.view(own_holders_).data(), tensors_,
-                                   static_cast<std::uint32_t>(core.ranks.rank())}});
+  const std::span<double> own(sums_.own(core), tensors_);
+  const std::span<double> all(sums_.all(core), static_cast<std::size_t>(size_) * tensors_);
+  core.on().add_up_tensors(core.whole_view(), sums, own);
+  core.ranks.compare_in_shards(std::as_bytes(own), std::as_writable_bytes(all), core.on().stream());
+  core.on().invoke({compare_copies{core.record(), own.data(), all.data(), core.memory.view(own_holders_).data(),
+                                   tensors_, static_cast<std::uint32_t>(core.ranks.rank())}});
 }
 
 }  // namespace slamb::detail

@@ -1,0 +1,111 @@
+// Steps in shards in which a collective fails, between replicas or within a shard group: they change nothing, and can be repeated.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slamb/slamb.hpp"
+#include "support/every_recipe.hpp"
+#include "support/skipped_training.hpp"
+#include "support/thread_shards.hpp"
+
+namespace faults_failed_shards_tests {
+namespace {
+
+using test_support::complaints;
+using test_support::cut_model;
+using test_support::experiment;
+using test_support::failing_communicator;
+using test_support::planned_failure;
+using test_support::same_bits;
+using test_support::shard_place;
+
+using failing_shards = slamb::sharded_communicator<failing_communicator, failing_communicator>;
+
+constexpr std::size_t shards = 2, steps = 8;
+
+struct course {
+  test_support::trajectory values;
+  std::vector<std::vector<std::byte>> states;  // [rank]
+  std::size_t failures = 0;                    // of the first rank
+};
+
+/// Trains on two shard groups. If `spoils`, each collective of each step fails in turn on all ranks, before it has sent or afterwards.
+course trained(const experiment& e, const cut_model& cuts, const test_support::optimizer_maker& make, bool spoils,
+               complaints& wrong) {
+  test_support::sharded_trajectory reached(e, cuts);
+  course all{.values = {}, .states = std::vector<std::vector<std::byte>>(2 * shards)};
+  test_support::thread_shards groups(shards, 2);
+  slamb::run_ranks(2 * shards, [&](const slamb::thread_communicator& thread) {
+    const auto number = static_cast<std::size_t>(thread.rank());
+    const shard_place at{number / shards, number % shards};
+    planned_failure failing;
+    const std::vector<std::size_t> elements = test_support::elements_of(e.tensors, cuts, at.shard);
+    test_support::replica mine(test_support::shard_of(e.tensors, cuts, at.shard),
+                               test_support::taken(e.start, elements));
+    failing_shards ranks(
+        failing_communicator(groups.exchange(at.shard).communicator(static_cast<int>(at.replica)), failing),
+        failing_communicator(groups.shard_group(at.replica).communicator(static_cast<int>(at.shard)), failing));
+    test_support::made_optimizer run =
+        make(mine.parameters(), slamb::any_communicator<>(std::move(ranks)), test_support::one_thread());
+    for (std::size_t t = 0; t < e.steps(); ++t) {
+      mine.set_gradient(test_support::taken(e.gradients[t][at.replica], elements));
+      bool is_taken = false;
+      for (std::size_t call = 0; spoils && !is_taken; ++call) {
+        const std::string where = " at step " + std::to_string(t + 1) + ", call " + std::to_string(call / 2);
+        const std::vector<float> values = mine.values();
+        const std::vector<std::byte> state = run.save_state();
+        failing.plan({.number = call / 2, .has_sent = call % 2 == 1});
+        try {
+          run.step(e.rates[t]);
+          is_taken = true;
+        } catch (const slamb::communicator_error&) {
+          wrong.require(same_bits(mine.values(), values), "other parameters" + where);
+          wrong.require(run.save_state() == state, "another state" + where);
+          if (number == 0) ++all.failures;
+        }
+        failing.cancel();
+      }
+      if (!is_taken) run.step(e.rates[t]);
+      reached.at(t, at) = mine.values();
+    }
+    all.states[number] = run.save_state();
+  });
+  all.values = reached.whole();
+  return all;
+}
+
+/// @param takes_sums  recipes with sums over shards, or those without
+void check_recipes(bool takes_sums) {
+  const experiment e = test_support::make_experiment({{17}, {700}, {0}, {33, 1}}, 650, 2, steps);
+  const cut_model cuts{test_support::cut_at({10, 17}), test_support::cut_at({300, 700}), test_support::cut_at({0, 0}),
+                       test_support::replicated(33, shards)};
+  for (const test_support::recipe& r : test_support::every_recipe_for_shards()) {
+    if (r.averages_at_first || r.exchanges_differences)
+      continue;  // their step counts if only the exchange behind it fails
+    if ((r.name.find("lamb") != std::string::npos) != takes_sums) continue;
+    CAPTURE(r.name);
+    complaints wrong;
+    const course twin = trained(e, cuts, r.make, false, wrong);
+    const course spoilt = trained(e, cuts, r.make, true, wrong);
+    CHECK(wrong.text() == "");
+    CHECK(same_bits(spoilt.values, twin.values));
+    CHECK(spoilt.states == twin.states);
+    CHECK(spoilt.failures >= 2 * steps);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("shards: a step in which any collective fails on all ranks changes nothing, and can be repeated") {
+  check_recipes(false);
+}
+
+TEST_CASE("shards: a step in which any collective fails changes nothing, also if it is a sum over shards") {
+  check_recipes(true);
+}
+
+}  // namespace faults_failed_shards_tests

@@ -1,0 +1,308 @@
+// Trainings in shards that are saved and resumed, and states of other shards, which are rejected.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "slamb/slamb.hpp"
+#include "support/every_recipe.hpp"
+#include "support/said.hpp"
+#include "support/saved_training.hpp"
+#include "support/thread_shards.hpp"
+
+namespace properties_shards_checkpoint_tests {
+namespace {
+
+using test_support::checkpoint;
+using test_support::contains;
+using test_support::cut_at;
+using test_support::cut_model;
+using test_support::every_recipe_for_shards;
+using test_support::experiment;
+using test_support::said_by;
+using test_support::shard_rank;
+
+constexpr std::size_t shards = 3;
+
+using checkpoints = std::vector<std::vector<checkpoint>>;  // [steps + 1][rank]
+
+std::size_t number(const shard_rank& r) { return r.at.replica * shards + r.at.shard; }
+
+experiment some_experiment(std::uint64_t seed, int replicas) {
+  return test_support::make_experiment(test_support::random_model(seed, 2), seed, replicas,
+                                       test_support::steps_of_recipes);
+}
+
+/// Trains, and keeps all that is needed to resume before each step and after the last.
+checkpoints trained(const experiment& e, const cut_model& cuts, const test_support::optimizer_maker& make) {
+  checkpoints all(e.steps() + 1, std::vector<checkpoint>(shards * static_cast<std::size_t>(e.world)));
+  train_in_shards(e, cuts, make, [&](shard_rank& r, std::size_t t) {
+    if (t == 0) all[0][number(r)] = {r.run.save_state(), r.mine.values()};
+    test_support::take_step(r, t);
+    all[t + 1][number(r)] = {r.run.save_state(), r.mine.values()};
+  });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("shards: every recipe resumes bit for bit") {
+  for (const int replicas : {1, 2}) {
+    const experiment e = some_experiment(800, replicas);
+    const cut_model cuts = test_support::cut_anywhere(e.tensors, shards, 801);
+    for (const test_support::recipe& r : every_recipe_for_shards()) {
+      CAPTURE(r.name);
+      CAPTURE(replicas);
+      const checkpoints whole = trained(e, cuts, r.make);
+      for (const std::size_t when : {1U, 4U, 7U, 11U}) {
+        CAPTURE(when);
+        checkpoints rest = whole;
+        train_in_shards(e, cuts, r.make, [&](shard_rank& rank, std::size_t t) {
+          if (t < when) return;
+          if (t == when) {
+            rank.run.load_state(whole[t][number(rank)].state);
+            rank.mine.set_values(whole[t][number(rank)].values);
+          }
+          test_support::take_step(rank, t);
+          rest[t + 1][number(rank)] = {rank.run.save_state(), rank.mine.values()};
+        });
+        CHECK(rest == whole);
+      }
+    }
+  }
+}
+
+namespace {
+
+/// The message of a load, if it throws, on the rank of this shard among `count` ranks that have equal parts; it must change nothing.
+std::string refusal(std::size_t count, std::size_t shard, const std::vector<std::byte>& state,
+                    const slamb::restore_options& options = {}) {
+  const experiment e = test_support::make_experiment({{12 * count}, {33, 1}}, 810, 1, 1);
+  std::vector<std::size_t> ends(count);
+  for (std::size_t s = 0; s < count; ++s) ends[s] = 12 * (s + 1);
+  std::string said;
+  train_each_shard<slamb::host_backend>(
+      e, {cut_at(ends), test_support::replicated(33, count)}, test_support::maker_of<slamb::lamb<>>({}),
+      test_support::one_thread(), [&](shard_rank& r, std::size_t t) {
+        test_support::take_step(r, t);
+        if (r.at.shard != shard) return;
+        const std::vector<std::byte> before = r.run.save_state();
+        said = said_by<std::invalid_argument>([&] { r.run.load_state(state, options); });
+        if (r.run.save_state() != before && said != "nothing was thrown") said += " AND CHANGED";
+      });
+  return said;
+}
+
+/// A state that fits any of these optimizers but for its shard.
+std::vector<std::byte> state_of(std::size_t count, std::size_t shard) {
+  const experiment e = test_support::make_experiment({{12 * count}, {33, 1}}, 810, 1, 2);
+  std::vector<std::size_t> ends(count);
+  for (std::size_t s = 0; s < count; ++s) ends[s] = 12 * (s + 1);
+  std::vector<std::byte> state;
+  train_in_shards(e, {cut_at(ends), test_support::replicated(33, count)}, test_support::maker_of<slamb::lamb<>>({}),
+                  [&](shard_rank& r, std::size_t t) {
+                    test_support::take_step(r, t);
+                    if (r.at.shard == shard) state = r.run.save_state();
+                  });
+  return state;
+}
+
+}  // namespace
+
+TEST_CASE("shards: a state of another shard, or of another number of shards, is rejected, and changes nothing") {
+  const std::string remedy = "; a rank can load only the state of its own shard, of as many shards";
+  const std::string of_whole = "; to take this shard from a state of whole tensors, pass restore_options";
+  CHECK(refusal(3, 1, state_of(3, 1)) == "nothing was thrown");
+  for (const bool from_other_ranks : {false, true}) {
+    const slamb::restore_options options{from_other_ranks};
+    CHECK(contains(refusal(3, 1, state_of(3, 2), options),
+                   "the state of rank 0 of 1, shard 2 of 3, but this is rank 0 of 1, shard 1 of 3" + remedy));
+    CHECK(contains(refusal(3, 1, state_of(2, 1), options),
+                   "the state of rank 0 of 1, shard 1 of 2, but this is rank 0 of 1, shard 1 of 3" + remedy));
+    CHECK(contains(refusal(3, 0, state_of(1, 0), options),
+                   "the state of rank 0 of 1, but this is rank 0 of 1, shard 0 of 3" + of_whole));
+    CHECK(contains(refusal(1, 0, state_of(3, 0), options),
+                   "the state of rank 0 of 1, shard 0 of 3, but this is rank 0 of 1" + remedy));
+  }
+}
+
+TEST_CASE("shards: a state says its shard in words") {
+  const std::vector<std::byte> state = state_of(3, 2);
+  const std::string text(reinterpret_cast<const char*>(state.data()), 400);
+  CHECK(contains(text, "rank        0 of 1, shard 2 of 3\n"));
+}
+
+TEST_CASE("shards: a training continues with another number of replicas, from the states of the same shards") {
+  const experiment two = some_experiment(820, 2);
+  const cut_model cuts = test_support::cut_anywhere(two.tensors, shards, 821);
+  const auto make = test_support::maker_of<slamb::lamb<>>({});
+  const checkpoints saved = trained(two, cuts, make);
+  experiment three = test_support::make_experiment(two.tensors, 822, 3, 6);
+  experiment one = three;
+  one.world = 1;
+  for (experiment* other : {&three, &one}) {
+    const auto resumed = [&](bool is_loaded) {
+      return train_in_shards(*other, cuts, make, [&](shard_rank& r, std::size_t t) {
+        if (t == 0 && is_loaded) {
+          r.run.load_state(saved[4][r.at.shard].state, {.from_other_ranks = true});
+          r.mine.set_values(saved[4][r.at.shard].values);
+        }
+        test_support::take_step(r, t);
+        if (is_loaded) CHECK(r.run.statistics().step == 5 + t);
+      });
+    };
+    CHECK_FALSE(test_support::same_bits(resumed(true), resumed(false)));
+  }
+}
+
+TEST_CASE("shards: states of different steps are rejected on all ranks at the first step") {
+  const experiment e = some_experiment(830, 2);
+  const cut_model cuts = test_support::cut_anywhere(e.tensors, shards, 831);
+  for (const test_support::recipe& r : every_recipe_for_shards()) {
+    CAPTURE(r.name);
+    const checkpoints saved = trained(e, cuts, r.make);
+    for (const bool whole_shard : {false, true}) {
+      std::vector<std::string> said(2 * shards);
+      train_each_shard<slamb::host_backend>(
+          e, cuts, r.make, test_support::one_thread(), [&](shard_rank& rank, std::size_t t) {
+            if (t != 9) return;
+            const bool is_behind = rank.at.shard == 2 && (whole_shard || rank.at.replica == 1);
+            const checkpoint& from = saved[is_behind ? 8 : 9][number(rank)];
+            rank.run.load_state(from.state);
+            rank.mine.set_values(from.values);
+            rank.prepare(t);
+            said[number(rank)] = said_by<slamb::rank_mismatch_error>([&] { rank.run.step(e.rates[t]); });
+          });
+      for (const std::string& text : said)
+        CHECK(contains(text,
+                       std::string("slamb: ranks differ in the number of their step: 10 on rank 0, shard 0, 9 on ") +
+                           (whole_shard ? "rank 0, shard 2" : "rank 1, shard 2")));
+    }
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------- whole tensors
+
+namespace {
+
+/// [replicas] states of whole tensors after `when` steps in shards, with the parameters if asked for.
+std::vector<std::vector<std::byte>> whole_states(const experiment& e, const cut_model& cuts,
+                                                 const test_support::optimizer_maker& make, std::size_t when,
+                                                 bool with_parameters = true) {
+  std::vector<std::vector<std::byte>> states(static_cast<std::size_t>(e.world));
+  experiment first = e;
+  first.gradients.resize(when + 1);
+  train_each_shard<slamb::host_backend>(
+      first, cuts, make, test_support::one_thread(), [&](shard_rank& r, std::size_t t) {
+        if (t < when) return test_support::take_step(r, t);
+        std::vector<std::byte> own;
+        r.run.save_state([&](std::span<const std::byte> piece) { own.insert(own.end(), piece.begin(), piece.end()); },
+                         {.with_parameters = with_parameters, .whole_tensors = true});
+        CHECK(own.empty() == (r.at.shard != 0));
+        if (r.at.shard == 0) states[r.at.replica] = std::move(own);
+      });
+  return states;
+}
+
+/// Goes on from states of whole tensors, in other shards.
+test_support::trajectory resumed(const experiment& e, const cut_model& cuts, const test_support::optimizer_maker& make,
+                                 const std::vector<std::vector<std::byte>>& states, std::size_t when) {
+  return train_in_shards(e, cuts, make, [&](shard_rank& r, std::size_t t) {
+    if (t < when) return;
+    if (t == when) r.run.load_state(states[r.at.replica], {.whole_tensors = true});
+    test_support::take_step(r, t);
+  });
+}
+
+/// Goes on from them without shards.
+test_support::trajectory resumed_whole(const experiment& e, const test_support::optimizer_maker& make,
+                                       const std::vector<std::vector<std::byte>>& states, std::size_t when) {
+  test_support::trajectory reached = test_support::place_of(e);
+  slamb::run_ranks(e.world, [&](slamb::thread_communicator ranks) {
+    const auto rank = static_cast<std::size_t>(ranks.rank());
+    test_support::replica mine(e.tensors, e.start);
+    test_support::made_optimizer run = make_one(make, mine.parameters(), std::move(ranks));
+    run.load_state(states[rank], {.from_other_ranks = true});
+    for (std::size_t t = when; t < e.steps(); ++t) {
+      mine.set_gradient(e.gradients[t][rank]);
+      run.step(e.rates[t]);
+      reached[t][rank] = mine.values();
+    }
+  });
+  return reached;
+}
+
+double difference_from(std::size_t when, const test_support::trajectory& a, const test_support::trajectory& b) {
+  return test_support::largest_difference({a.begin() + static_cast<std::ptrdiff_t>(when), a.end()},
+                                          {b.begin() + static_cast<std::ptrdiff_t>(when), b.end()});
+}
+
+}  // namespace
+
+TEST_CASE("shards: a state of whole tensors continues in other shards, and without shards, as whole tensors do") {
+  const experiment e = some_experiment(840, 1);
+  const cut_model three = test_support::cut_anywhere(e.tensors, shards, 841);
+  const cut_model two = test_support::cut_anywhere(e.tensors, 2, 842),
+                  same = test_support::cut_anywhere(e.tensors, 4, 843);
+  for (const test_support::recipe& r : every_recipe_for_shards()) {
+    if (r.averages_at_first || r.exchanges_differences) continue;  // SLAMB's masks are of shards
+    CAPTURE(r.name);
+    const test_support::trajectory whole = test_support::train(e, r.make);
+    for (const std::size_t when : {1U, 5U, 11U}) {
+      CAPTURE(when);
+      const auto states = whole_states(e, three, r.make, when);
+      CHECK(difference_from(when, resumed(e, two, r.make, states, when), whole) <= 1e-6);
+      CHECK(difference_from(when, resumed(e, same, r.make, states, when), whole) <= 1e-6);
+      CHECK(difference_from(when, resumed_whole(e, r.make, states, when), whole) <= 1e-6);
+    }
+  }
+}
+
+TEST_CASE("shards: a state of whole tensors of SLAMB, and of two replicas, continues in other shards") {
+  const experiment e = some_experiment(850, 2);
+  const cut_model three = test_support::cut_anywhere(e.tensors, shards, 851);
+  const cut_model two = test_support::cut_anywhere(e.tensors, 2, 852);
+  const auto make = test_support::maker_of<slamb::slamb<slamb::no_compressor>>({.local_steps = 3});
+  const auto adamw = test_support::maker_of<slamb::adamw<>>({});
+  const auto warm_up = test_support::maker_of<slamb::one_bit_lamb<>>({.warm_up = {100}});
+  for (const auto& recipe : {make, adamw, warm_up}) {
+    const test_support::trajectory whole = test_support::train(e, recipe);
+    for (const std::size_t when : {2U, 7U}) {
+      const auto states = whole_states(e, three, recipe, when);
+      CHECK(difference_from(when, resumed(e, two, recipe, states, when), whole) <= 1e-6);
+      CHECK(difference_from(when, resumed_whole(e, recipe, states, when), whole) <= 1e-6);
+    }
+  }
+}
+
+TEST_CASE("shards: a state of whole tensors is that of AdamW without shards, and does not depend on the shards") {
+  const experiment e = some_experiment(860, 1);
+  const auto make = test_support::maker_of<slamb::adamw<>>({});
+  const auto three = whole_states(e, test_support::cut_anywhere(e.tensors, 3, 861), make, 5);
+  const auto two = whole_states(e, test_support::cut_anywhere(e.tensors, 2, 862), make, 5);
+  CHECK(three[0].size() == two[0].size());
+  const auto lost = [&](const std::vector<std::byte>& state) {
+    return said_by<std::invalid_argument>([&] { resumed_whole(e, make, {state}, 5); });
+  };
+  CHECK(lost(two[0]) == "nothing was thrown");
+  std::vector<std::byte> shorter = two[0];
+  shorter.resize(shorter.size() - 8);
+  CHECK(contains(lost(shorter), "slamb: "));
+}
+
+TEST_CASE("shards: a state of whole tensors must be asked for, and a state of a shard is none") {
+  CHECK(contains(refusal(3, 0, state_of(1, 0)), "restore_options{.whole_tensors = true}"));
+  CHECK(contains(refusal(3, 1, state_of(3, 1), {.whole_tensors = true}), "save_options{.whole_tensors = true}"));
+  const experiment e = test_support::make_experiment({{24}, {33, 1}}, 810, 1, 3);
+  const cut_model cuts{cut_at({12, 24}), test_support::replicated(33, 2)};
+  const auto states = whole_states(e, cuts, test_support::maker_of<slamb::lamb<>>({}), 2);
+  CHECK(contains(refusal(3, 1, states[0], {.whole_tensors = true}), "slamb: "));  // tensors of another size
+  CHECK(refusal(2, 1, states[0], {.whole_tensors = true}) == "nothing was thrown");
+}
+
+}  // namespace properties_shards_checkpoint_tests
