@@ -87,6 +87,24 @@ class counting_communicator {
   requires capability::has_all_reduce_in_node<Wrapped, Stream>
   void all_reduce_in_node(std::span<float> values, Stream stream) { wrapped_.all_reduce_in_node(values, stream); }
 
+  /// For a Wrapped with shards: this rank in its shard group. Traffic within the group is not counted.
+  int shard_rank() const requires(requires(const Wrapped& wrapped) { wrapped.shard_rank(); }) {
+    return static_cast<int>(wrapped_.shard_rank());
+  }
+  int shard_size() const requires(requires(const Wrapped& wrapped) { wrapped.shard_size(); }) {
+    return static_cast<int>(wrapped_.shard_size());
+  }
+  /// `values` [n] become their sum over the shard group.
+  template <class Stream>
+  requires capability::has_shards<Wrapped, Stream>
+  void all_reduce_in_shards(std::span<float> values, Stream stream) { wrapped_.all_reduce_in_shards(values, stream); }
+  /// `all` [shard_size()·n] becomes `mine` [n] of each rank of the shard group, in the order of shards.
+  template <class Stream>
+  requires capability::has_shards<Wrapped, Stream>
+  void all_gather_in_shards(std::span<const std::byte> mine, std::span<std::byte> all, Stream stream) {
+    wrapped_.all_gather_in_shards(mine, all, stream);
+  }
+
   /// For a Wrapped that knows its collectives only at run time.
   bool has(collective kind) const requires(requires(const Wrapped& wrapped) { wrapped.has(collective::broadcast); }) {
     return wrapped_.has(kind);

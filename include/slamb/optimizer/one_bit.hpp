@@ -200,11 +200,11 @@ class one_bit_recipe final
         receive(typename passes::receive{momentum(), static_cast<float>(1.0 / (1.0 - options_.beta1))});
         context_.template finish_sums<sums_per_segment, maxima_per_segment>(
             tensors.first, tensors.last,
-            compute_frozen_trust_ratios<TrustRatio>{factors(), kept().data(), lets_elements_begin(options_)});
+            compute_frozen_trust_ratios<TrustRatio>{factors(), kept().data(), lets_elements_begin(options_)}, true);
       } else {
         receive(typename passes::receive{momentum()});
         if constexpr (passes::needs_norms)
-          context_.template finish_sums<sums_per_segment>(tensors.first, tensors.last, factors());
+          context_.template finish_sums<sums_per_segment>(tensors.first, tensors.last, factors(), true);
       }
       if constexpr (passes::needs_norms) context_.run(typename passes::apply{frozen_update()}, view(), tensors.tiles);
     }

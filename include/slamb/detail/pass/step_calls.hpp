@@ -185,7 +185,8 @@ struct read_local_sum_header {
   }
 };
 
-/// What a rank tells the others of its shard group in a step.
+/// What a rank tells the others of its shard group in a step. Behind it are two bits for each tensor of which not all ranks have
+/// elements, in words: first that this rank has a gradient of it, then that it has elements and no gradient.
 struct shard_message {
   std::uint64_t fingerprint = 0;  ///< of what must be equal on all shards
   std::uint32_t skip = 0;         ///< not 0: the step must be skipped
@@ -207,15 +208,30 @@ struct write_shard_message {
 /// Reads the messages of a shard group: all its ranks skip the step if one of them does, or if they have diverged.
 struct read_shard_messages {
   step_record* record;
-  const shard_message* all;  ///< [shards]
+  const std::uint64_t* all;  ///< [shards][message] messages, each with its words
   int shards;
+  std::uint32_t words;  ///< of each kind of bits
+
+  static constexpr std::size_t words_of_message = sizeof(shard_message) / sizeof(std::uint64_t);
 
   SLAMB_HOST_DEVICE void operator()() const {
+    const std::size_t stride = words_of_message + 2 * static_cast<std::size_t>(words);
+    const auto& first = *reinterpret_cast<const shard_message*>(all);
     bool skip = false, diverged = false, differs = false;
     for (int i = 0; i < shards; ++i) {
-      skip = skip || all[i].skip != 0;
-      diverged = diverged || all[i].diverged != 0;
-      differs = differs || all[i].fingerprint != all[0].fingerprint;
+      const auto& its = *reinterpret_cast<const shard_message*>(all + static_cast<std::size_t>(i) * stride);
+      skip = skip || its.skip != 0;
+      diverged = diverged || its.diverged != 0;
+      differs = differs || its.fingerprint != first.fingerprint;
+    }
+    for (std::size_t word = 0; word < words; ++word) {
+      std::uint64_t present = 0, absent = 0;
+      for (int i = 0; i < shards; ++i) {
+        const std::uint64_t* const bits = all + static_cast<std::size_t>(i) * stride + words_of_message + word;
+        present |= bits[0];
+        absent |= bits[words];
+      }
+      differs = differs || (present & absent) != 0;
     }
     if (diverged || (differs && !skip))
       mark_diverged(*record);

@@ -99,7 +99,7 @@ void take_adam_step(Context& context, const View& view, const adam_update<TrustR
   for (const tensor_batch& tensors : batches) {
     context.run(first, view, tensors.tiles, passes::needs_norms ? context.sums() : nullptr);
     if constexpr (passes::needs_norms) {
-      context.template finish_sums<TrustRatio::sums_per_segment>(tensors.first, tensors.last, finish);
+      context.template finish_sums<TrustRatio::sums_per_segment>(tensors.first, tensors.last, finish, true);
       context.run(typename passes::apply{update}, view, tensors.tiles);
     }
   }

@@ -116,7 +116,7 @@ class model_parts {
     context_.run(pass, on, tiles, sums);
   }
   template <int Sums, class Finish>
-  void finish_sums(std::size_t first, std::size_t last, const Finish& finish) {
+  void finish_sums(std::size_t first, std::size_t last, const Finish& finish, bool /*changed*/) {
     context_.template finish_parts<Sums>(sums_, view(updated_), first, last, finish);
   }
 

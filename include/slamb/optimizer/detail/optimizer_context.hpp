@@ -95,10 +95,16 @@ class optimizer_context final : public optimizer_core {
 
   /// Calls finish(tensor, sums) for tensors first … last − 1: see `finish_segments`.
   /// With a shard group the sums are of whole tensors, and `first` … are all tensors.
+  /// @param changed  the pass has changed the state, so a step cannot be taken again if sums over shards fail
   template <int Sums, int Maxima = 0, class Finish>
-  void finish_sums(std::size_t first, std::size_t last, const Finish& finish) {
+  void finish_sums(std::size_t first, std::size_t last, const Finish& finish, bool changed = false) {
     if constexpr (Sums + Maxima > 0)
-      if (shards.exists()) return finish_parts<Sums, Maxima>(shards.sums(), view(), first, last, finish);
+      if (shards.exists()) {
+        has_half_step = changed;
+        finish_parts<Sums, Maxima>(shards.sums(), view(), first, last, finish);
+        has_half_step = false;
+        return;
+      }
     launch(finish_segments<Sums, Maxima, Finish>{finish, sums(), view().first_tile, first, last, view().skip});
   }
   /// The same with the sums of tensors whose parts the ranks of a group have. Takes a collective.

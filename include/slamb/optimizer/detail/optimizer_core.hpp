@@ -206,7 +206,8 @@ class optimizer_core {
   node_reduction local;
   masters_of_model masters;
   array_scales scales;
-  rank_agreement agreement;  ///< with the other ranks
+  rank_agreement agreement;    ///< with the other ranks
+  bool has_half_step = false;  ///< a step has changed its state, and has failed
 
  protected:
   step_calls begin_with(double gradient_scale, const write_learning_rates& rates_of_step) const {

@@ -100,11 +100,19 @@ class shard_group {
   /// before it changes anything.
   void agree(optimizer_core& core, shard_call call = shard_call::step) const;
 
+  /// Tells which tensors have a gradient, among those of which not all ranks have elements. The hash of the step has the others.
+  void tell_gradients(const optimizer_core& core) const;
+
   /// Compares the copies of tensors that several ranks have. Ranks that differ have then diverged.
   /// @param sums  [tiles] the fingerprints of the parameters
   void compare(optimizer_core& core, std::span<const double> sums) const;
 
+  /// Tensors of which some ranks have elements, and others none.
+  std::span<const std::size_t> partly_held() const noexcept { return partly_; }
+
  private:
+  std::size_t words() const noexcept { return (partly_.size() + 63) / 64; }
+
   int size_ = 1;
   std::size_t tensors_ = 0;
   bool has_copies_ = false;
@@ -112,8 +120,9 @@ class shard_group {
   std::vector<std::vector<piece>> pieces_;  // [tensors]
   std::vector<piece> own_pieces_;           // [tensors]
   sums_of_parts sums_;
-  region<shard_message> own_message_;
-  region<shard_message> messages_;
+  std::vector<std::size_t> partly_;    // tensors of which not all ranks have elements
+  region<std::uint64_t> own_message_;  // a shard_message, and its words
+  region<std::uint64_t> messages_;     // [shards] of them
   region<std::uint32_t> own_holders_;  // [tensors]
 };
 

@@ -37,7 +37,10 @@ class difference_of_ranks {
     const summing_ranks all = ranks.all();
     require(all, &difference_of_ranks::describe_call);
     if (call_ == comparing_call::step) require(all, &difference_of_ranks::describe_rates);  // others have no rates
-    if (call_ == comparing_call::step) require(all, &difference_of_ranks::describe_gradients);
+    if (call_ == comparing_call::step) {
+      require(all, &difference_of_ranks::describe_gradients);
+      require_gradients_of_parts(all);
+    }
     require(all, &difference_of_ranks::describe_options);
     if (compares_parameters) {
       if (core_.ranks.local_size() > 1) require_equal_in_nodes(hashes_of_parameters(), ranks.in_node(), all);
@@ -136,6 +139,31 @@ class difference_of_ranks {
     fields.add_hash(
         "the learning rates or the options of step " + std::to_string(record_.taken + 1) + ", which has not been taken",
         record_.agreement.diverged_shard_hash, "step() must be given the same learning rates on all ranks");
+  }
+
+  // Of tensors of which some ranks have no elements, and do not know if others have a gradient.
+  void require_gradients_of_parts(const summing_ranks& all) const {
+    constexpr std::uint64_t has_none = 0, has_one = 1, has_no_elements = 2;
+    std::vector<std::uint64_t> own;
+    for (const std::size_t i : core_.shards.partly_held()) {
+      const segment& s = std::as_const(core_.tensors).segments()[i];
+      own.push_back(s.size == 0 ? has_no_elements : s.has_gradient ? has_one : has_none);
+    }
+    if (own.empty()) return;  // on all ranks
+    const rank_table of_ranks(all, own, 1);
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const auto first = [&](std::uint64_t word) {
+        std::size_t r = 0;
+        while (r < static_cast<std::size_t>(all.size) && of_ranks.sent_word(r, i) != word) ++r;
+        return r;
+      };
+      const std::size_t with = first(has_one), without = first(has_none), none = static_cast<std::size_t>(all.size);
+      if (with == none || without == none) continue;
+      synchronize_before_throwing(all);
+      throw rank_mismatch_error("slamb: ranks differ in the number of gradients of tensor " +
+                                std::to_string(core_.shards.partly_held()[i]) + ": 1 on " + all.name_of(with) +
+                                ", 0 on " + all.name_of(without) + "; a gradient must be null on all ranks or on none");
+    }
   }
 
   // Tensors of which ranks of a shard group have the same elements.

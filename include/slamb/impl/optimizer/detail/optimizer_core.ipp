@@ -397,6 +397,7 @@ SLAMB_DECL void optimizer_core::hash_runtime_options() {
   runtime_options_hash_ = hash;
   on_->write(&record()->agreement.runtime_options_hash, runtime_options_hash_);
   if (!shards.exists()) return;
+  shards.tell_gradients(*this);
   hash = 0;  // a rank without elements of a tensor does not know if others have a gradient
   for (std::size_t i = 0; i < tensors.segments().size(); ++i)
     if (const segment& s = std::as_const(tensors).segments()[i]; s.is_everywhere && !s.has_gradient) add(i);

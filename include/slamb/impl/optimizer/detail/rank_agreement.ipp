@@ -381,6 +381,7 @@ SLAMB_DECL void rank_agreement::require_alike(optimizer_core& core, comparing_ca
     ranks.all_reduce_sum_with_header(header, header.size(), stream);
     core.on().invoke({read_sum_header{core.record(), header.data(), ranks.size()}});
   }
+  if (core.shards.exists() && ranks.size() == 1) core.on().invoke({skip_if_not_finite{core.record()}});
   core.shards.agree(core, shard_call::first_comparison);
   if (core.read(&core.record()->agreement.diverged) != 0) throw_difference(core, call, replicas_are_equal);
 }

@@ -114,6 +114,7 @@ SLAMB_DECL void recipe_base::load_state(const byte_source& from, const restore_o
         else
           core_->masters.reload_later();  // the caller may load parameters before this or after it
         core_->start_from_saved();
+        core_->has_half_step = false;
         restore_options as_loaded = options;
         if (all != nullptr) as_loaded.from_other_ranks = true;  // compression errors start at zero
         on_state_loaded(as_loaded);
@@ -224,8 +225,12 @@ SLAMB_DECL void recipe_base::visit_all(const state_visitor& part, const whole_st
   }
 }
 
-// Throws std::logic_error after a load_state() that failed halfway.
+// Throws std::logic_error after a step or a load_state() that failed halfway.
 SLAMB_DECL void recipe_base::require_usable(const char* call) const {
+  if (core_->has_half_step)
+    throw_sentence<std::logic_error>({call,
+                                      " was called after a step that failed in a collective of the shard group, when a "
+                                      "part of the state had changed; load a state first"});
   if (is_half_restored_)
     throw_sentence<std::logic_error>({call,
                                       " was called after a load_state() that failed halfway, so a part of the state "

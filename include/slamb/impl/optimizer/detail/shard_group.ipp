@@ -203,6 +203,7 @@ SLAMB_DECL void shard_group::find(optimizer_core& core) {
   for (std::size_t i = 0; i < tensors_; ++i) {
     whole.push_back(table.whole(rank, i));
     has_copies_ = has_copies_ || whole.back().is_copied;
+    if (!whole.back().is_everywhere && whole.back().size > 0) partly_.push_back(i);
     pieces_.push_back(table.pieces(i));
     own_pieces_.push_back(*std::ranges::find(pieces_.back(), table.holder(rank, i), &piece::rank));
   }
@@ -215,12 +216,14 @@ SLAMB_DECL void shard_group::find(optimizer_core& core) {
 SLAMB_DECL void shard_group::plan(optimizer_core& core, int results) {
   if (!exists()) return;
   sums_.plan(core, sums_of_parts::among::shards, size_, tensors_, results);
-  own_message_ = core.memory.plan<shard_message>("shard group", 1);
-  messages_ = core.memory.plan<shard_message>("shard group", static_cast<std::uint64_t>(size_));
+  const std::uint64_t message = read_shard_messages::words_of_message + 2 * words();
+  own_message_ = core.memory.plan<std::uint64_t>("shard group", message);
+  messages_ = core.memory.plan<std::uint64_t>("shard group", static_cast<std::uint64_t>(size_) * message);
   own_holders_ = core.memory.plan<std::uint32_t>("shard group", has_copies_ ? tensors_ : 0);
 }
 
 SLAMB_DECL void shard_group::start(const optimizer_core& core) const {
+  tell_gradients(core);
   if (!has_copies_) return;
   const auto rank = static_cast<std::size_t>(core.ranks.shard_rank());
   core.on().upload(std::span(holders_).subspan(rank * tensors_, tensors_), core.memory.view(own_holders_));
@@ -228,15 +231,27 @@ SLAMB_DECL void shard_group::start(const optimizer_core& core) const {
 
 SLAMB_DECL void shard_group::agree(optimizer_core& core, shard_call call) const {
   if (!exists()) return;
-  const std::span<shard_message> own = core.memory.view(own_message_), all = core.memory.view(messages_);
-  core.on().invoke({write_shard_message{core.record(), own.data(), static_cast<std::uint64_t>(call)}});
+  const std::span<std::uint64_t> own = core.memory.view(own_message_), all = core.memory.view(messages_);
+  core.on().invoke({write_shard_message{core.record(), reinterpret_cast<shard_message*>(own.data()),
+                                        static_cast<std::uint64_t>(call)}});
   const std::span<const std::byte> mine = std::as_bytes(own);
   const std::span<std::byte> of_all = std::as_writable_bytes(all);
   if (call == shard_call::first_comparison)
     core.ranks.compare_in_shards(mine, of_all, core.on().stream());
   else
     core.ranks.all_gather_in_shards(mine, of_all, core.on().stream());
-  core.on().invoke({read_shard_messages{core.record(), all.data(), size_}});
+  core.on().invoke({read_shard_messages{core.record(), all.data(), size_, static_cast<std::uint32_t>(words())}});
+}
+
+SLAMB_DECL void shard_group::tell_gradients(const optimizer_core& core) const {
+  if (partly_.empty()) return;
+  std::vector<std::uint64_t> bits(2 * words(), 0);
+  for (std::size_t i = 0; i < partly_.size(); ++i) {
+    const segment& s = std::as_const(core.tensors).segments()[partly_[i]];
+    if (s.size > 0) bits[(s.has_gradient ? 0 : words()) + i / 64] |= std::uint64_t{1} << (i % 64);
+  }
+  core.on().upload(std::span<const std::uint64_t>(bits),
+                   core.memory.view(own_message_).subspan(read_shard_messages::words_of_message));
 }
 
 SLAMB_DECL void shard_group::compare(optimizer_core& core, std::span<const double> sums) const {
