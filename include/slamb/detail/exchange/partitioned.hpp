@@ -164,9 +164,8 @@ class partitioned_exchange {
     if constexpr (scale_is_first) encode([] { return encode_mode::codes; });
     context.ranks.all_gather(std::span<const std::byte>(wire.averaged, messages.message_bytes()),
                              {wire.received, messages.all_message_bytes()}, context.stream());
-    context.invoke(
-        note_received{context.record(), wire.received, messages.message_bytes(), messages.ranks(), messages.codes_at(),
-                      Parameters::scale != segment_scale::none && !capability::sends_scales_in_bytes<Parameters>});
+    context.invoke(note_received{context.record(), wire.received, messages.message_bytes(), messages.ranks(),
+                                 messages.codes_at(), has_scale_of_float, has_word_of_codes(context)});
     context.launch(receive_parts<Parameters, precision>{parameters(), context.view(), wire, context.all_tiles()});
   }
 
@@ -189,6 +188,17 @@ class partitioned_exchange {
 
  private:
   static constexpr bool scale_is_first = shared_scales<Parameters>::are_known_first;
+  static constexpr bool has_scale_of_float =
+      Parameters::scale != segment_scale::none && !capability::sends_scales_in_bytes<Parameters>;
+
+  // True if the message of rank 0 begins with 32 bits of codes of this step, and not with padding.
+  bool has_word_of_codes(const Context& context) const noexcept {
+    for (const wire_piece& piece : codes_.wire().pieces())
+      if (piece.owner != wire_piece::dense)
+        return piece.owner == 0 && piece.count * Parameters::bits_per_element >= 32 &&
+               std::as_const(context.tensors).segments()[piece.segment].has_gradient;
+    return false;
+  }
 
   static bool is_cut(const segment& s) noexcept { return !s.dense || (is_lossless<Signal> && is_lossless<Parameters>); }
   const Parameters& parameters() const noexcept { return server_quantizer(codes_.quantizers()); }
