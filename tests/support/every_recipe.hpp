@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct recipe {
   std::vector<expected_phase> phases;
   bool averages_at_first = false;      // true for SLAMB by whole averages: it averages parameters at step 1
   bool exchanges_differences = false;  // true for SLAMB by differences: it exchanges them after its steps
+  bool keeps_part = false;  // true with a partition: a step that fails after its first collective has updated a part
   bool equalizes_momenta =
       false;  // true for 1-bit LAMB: it equalizes the momenta of all tensors when compression begins
 };
@@ -41,6 +43,15 @@ constexpr bool synchronizes_parameters(bool by_differences) {
     return false;
 }
 
+/// True for options with a partition.
+template <class Options>
+inline constexpr bool keeps_part = false;
+template <class Options>
+requires requires(const Options& o) {
+  requires slamb::capability::partitions_state<std::remove_cvref_t<decltype(o.parameter_sync)>>;
+}
+inline constexpr bool keeps_part<Options> = true;
+
 template <class Optimizer>
 recipe recipe_of(std::string name, const typename Optimizer::options_type& options, std::vector<std::uint64_t> rounds,
                  std::vector<expected_phase> phases) {
@@ -52,6 +63,7 @@ recipe recipe_of(std::string name, const typename Optimizer::options_type& optio
           std::move(phases),
           synchronizes_parameters<options_type>(false),
           synchronizes_parameters<options_type>(true),
+          keeps_part<options_type>,
           equalizes};
 }
 
