@@ -226,7 +226,7 @@ TEST_CASE("shards: numbers of shards that are out of range, or copies of another
 
 TEST_CASE("shards: a partition of the state is rejected on all ranks") {
   for (const test_support::recipe& r : test_support::every_recipe()) {
-    if (!r.partitions_state) continue;
+    if (!r.keeps_part) continue;
     CAPTURE(r.name);
     ranks_said all{std::vector<std::string>(4)};
     thread_shards(2, 2).run([&](shards_of_threads ranks, shard_place at) {

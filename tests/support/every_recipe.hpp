@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -28,9 +29,10 @@ struct recipe {
   std::vector<expected_phase> phases;
   bool averages_at_first = false;      // true for SLAMB by whole averages: it averages parameters at step 1
   bool exchanges_differences = false;  // true for SLAMB by differences: it exchanges them after its steps
+  bool keeps_part =
+      false;  // true with a partition: a step that fails after its first collective has updated a part; takes no shards
   bool equalizes_momenta =
       false;  // true for 1-bit LAMB: it equalizes the momenta of all tensors when compression begins
-  bool partitions_state = false;  // true with sync::partition, which takes no shards
 };
 
 /// True for options of SLAMB whose ParameterSync exchanges differences, or averages.
@@ -42,14 +44,14 @@ constexpr bool synchronizes_parameters(bool by_differences) {
     return false;
 }
 
-/// True for options of LAMB and AdamW with a partition of the state.
+/// True for options with a partition.
 template <class Options>
-constexpr bool has_partition() {
-  if constexpr (requires(const Options& o) { o.parameter_sync; })
-    return slamb::capability::partitions_state<decltype(Options::parameter_sync)>;
-  else
-    return false;
+inline constexpr bool keeps_part = false;
+template <class Options>
+requires requires(const Options& o) {
+  requires slamb::capability::partitions_state<std::remove_cvref_t<decltype(o.parameter_sync)>>;
 }
+inline constexpr bool keeps_part<Options> = true;
 
 template <class Optimizer>
 recipe recipe_of(std::string name, const typename Optimizer::options_type& options, std::vector<std::uint64_t> rounds,
@@ -62,8 +64,8 @@ recipe recipe_of(std::string name, const typename Optimizer::options_type& optio
           std::move(phases),
           synchronizes_parameters<options_type>(false),
           synchronizes_parameters<options_type>(true),
-          equalizes,
-          has_partition<options_type>()};
+          keeps_part<options_type>,
+          equalizes};
 }
 
 constexpr std::size_t steps_of_recipes = 15;
@@ -86,7 +88,7 @@ std::vector<recipe> every_recipe();
 /// Those whose tensors may be cut into shards.
 inline std::vector<recipe> every_recipe_for_shards() {
   std::vector<recipe> all = every_recipe();
-  std::erase_if(all, [](const recipe& r) { return r.partitions_state; });
+  std::erase_if(all, [](const recipe& r) { return r.keeps_part; });
   return all;
 }
 

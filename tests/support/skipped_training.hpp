@@ -100,8 +100,9 @@ struct skipping_recipe {
   run_maker on_host;
   run_maker emulated;
   std::vector<std::size_t> silent_steps{};  ///< from 0: steps that call no collective, if there are several ranks
-  bool averages = false;                    ///< its steps may average parameters afterwards
-  bool exchanges_differences = false;       ///< its steps exchange differences of parameters afterwards
+  bool keeps_part = false;             ///< a step that fails after its first collective has updated a part of the model
+  bool averages = false;               ///< its steps may average parameters afterwards
+  bool exchanges_differences = false;  ///< its steps exchange differences of parameters afterwards
 
   bool is_silent(std::size_t t, int world) const {
     return world > 1 && std::find(silent_steps.begin(), silent_steps.end(), t) != silent_steps.end();

@@ -44,9 +44,9 @@ concept visits_parts_with_rules =
     !visits_parts<Visit> &&
     std::is_invocable_v<Visit&, std::string_view, std::span<std::byte>, state_part, const state_rule&>;
 template <class Visit>
-concept visits_elements = std::is_invocable_v < Visit&,
-        std::string_view, std::span<std::byte>, state_part,
-const state_rule&, const of_elements& > ;
+concept visits_elements = !visits_parts<Visit> && !visits_parts_with_rules<Visit> &&
+                          std::is_invocable_v<Visit&, std::string_view, std::span<std::byte>, state_part,
+                                              const state_rule&, const of_elements&>;
 
 /// A function that is called for each part of a state, with its name, its bytes in the backend's memory or in host memory, its
 /// kind, its rule if it has one, and the elements that it belongs to.
