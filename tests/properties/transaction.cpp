@@ -174,8 +174,11 @@ ending failing_overflow(rank_of_run& r, std::size_t t, std::size_t number, way_o
 
 // -------------------------------------------------------------------------------------------------------------- the property
 
-/// The first step of SLAMB by differences sets its anchor to the parameters, which are equal on all ranks, as it begins.
-bool sets_anchor(const skipping_recipe& row, std::size_t t) { return row.exchanges_differences && t == 0; }
+/// The first step of SLAMB by differences sets its anchor to the parameters, which are equal on all ranks, as it begins; and that of a
+/// partition the exact parameters.
+bool sets_anchor(const skipping_recipe& row, std::size_t t) {
+  return (row.exchanges_differences || row.keeps_part) && t == 0;
+}
 
 /// All that a spoilt step may not change on a rank.
 struct snapshot {
@@ -222,6 +225,7 @@ bool carry_through(rank_of_run& r, const skipping_recipe& row, const snapshot& b
 void take_through(const spoiler& spoils, const skipping_recipe& row, rank_of_run& r, std::size_t t) {
   const bool is_silent = row.is_silent(t, r.e.world);
   for (std::size_t number = 0; number < spoils.calls && (!is_silent || spoils.in_silence); ++number) {
+    if (row.keeps_part && number > 0 && spoils.calls == each_collective) break;  // as below
     const std::string where = at_step(t) + ", call " + std::to_string(number);
     const snapshot before(r);
     const ending how = spoils.call(r, t, number, spoils.take);
