@@ -223,7 +223,9 @@ class gradient_exchange {
       return clipped_mean(context, payload_in(context.memory.view(dense_)), settings_.max_norm);
     typename Context::view_type g = compressed_.receive(context);
     g.gradient_is_exchanged = true;
+    context.has_half_step = context.shards.exists();  // errors have changed, and the norm is of all shards
     clip_exchanged(context, g.exchanged, settings_.max_norm);
+    context.has_half_step = false;
     return g;
   }
 
