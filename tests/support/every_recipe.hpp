@@ -85,10 +85,10 @@ inline std::vector<std::uint64_t> after_warm_up(std::size_t steps) {
 /// All of them, as every_recipe.cpp makes them.
 std::vector<recipe> every_recipe();
 
-/// Those whose tensors may be cut into shards, of which ranks may have copies: a chain, "… and …", takes no copies.
+/// Those whose tensors may be cut into shards.
 inline std::vector<recipe> every_recipe_for_shards() {
   std::vector<recipe> all = every_recipe();
-  std::erase_if(all, [](const recipe& r) { return r.keeps_part || r.name.find(" and ") != std::string::npos; });
+  std::erase_if(all, [](const recipe& r) { return r.keeps_part; });
   return all;
 }
 

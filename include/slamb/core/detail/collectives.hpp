@@ -68,6 +68,7 @@ class counted_collectives final : public stream_waiter {
   int shard_rank() const { return held_->shard_rank(); }
   int shard_size() const { return held_->shard_size(); }
   void all_gather_in_shards(std::span<const std::byte> mine, std::span<std::byte> all, any_stream stream);
+  void all_reduce_in_shards(std::span<float> values, any_stream stream);
   /// The same for ranks that compare themselves, which is counted separately.
   void compare_in_shards(std::span<const std::byte> mine, std::span<std::byte> all, any_stream stream);
   void wait(any_stream stream) const override { held_->wait(stream); }

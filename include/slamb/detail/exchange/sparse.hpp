@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -87,12 +86,6 @@ class sparse_exchange {
 
   /// Plans memory. To be called once tensors that are sent whole are marked as dense.
   void plan(Context& context, const sparsifier_type& sparsifier, const sparse_exchange_settings& settings) {
-    if (is_quantized && context.shards.has_copies() && context.ranks.size() > 1)
-      throw std::invalid_argument(
-          "slamb: a chain sends all selected elements in codes, but ranks of a shard group have the same elements of "
-          "some "
-          "tensors (parameter::shard), and codes of other tensors in the same message would make them differ; take the "
-          "sparsifier of the chain alone, or a quantizer");
     columns_ = settings.columns;
     largest_ = largest_payload_of(sparsifier, std::as_const(context.tensors).segments());
     tile_offsets_ = context.memory.template plan<std::uint64_t>("payload", context.tensors.tile_count() + 1);

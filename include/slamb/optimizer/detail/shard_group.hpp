@@ -8,6 +8,7 @@
 
 #include "slamb/core/config.hpp"
 #include "slamb/detail/pass/arena.hpp"
+#include "slamb/detail/pass/layout.hpp"
 #include "slamb/detail/pass/step_calls.hpp"
 
 namespace slamb::detail {
@@ -107,10 +108,17 @@ class shard_group {
   /// @param sums  [tiles] the fingerprints of the parameters
   void compare(optimizer_core& core, std::span<const double> sums) const;
 
+  /// Gives copies the parameters of the first rank that has them, after a step with an exchange. Ranks that exchange may have summed in
+  /// another order than those of another copy, and codes depend on the other tensors of a message.
+  void align_copies(optimizer_core& core) const;
+  /// Points the tables of copies at the tensors' memory, when it has changed.
+  void point_at_tensors(const optimizer_core& core) const;
+
   /// Tensors of which some ranks have elements, and others none.
   std::span<const std::size_t> partly_held() const noexcept { return partly_; }
 
  private:
+  static std::vector<tile> tiles_of_copies(const optimizer_core& core);
   std::size_t words() const noexcept { return (partly_.size() + 63) / 64; }
 
   int size_ = 1;
@@ -123,6 +131,10 @@ class shard_group {
   std::vector<std::size_t> partly_;    // tensors of which not all ranks have elements
   region<std::uint64_t> own_message_;  // a shard_message, and its words
   region<std::uint64_t> messages_;     // [shards] of them
+  region<segment> copied_segments_;    // [tensors] with places in the buffer of copies
+  region<tile> copied_tiles_;          // of copied tensors: first those that this rank counts
+  region<float> copies_;               // of all copied tensors, whole
+  std::size_t counted_tiles_ = 0;
   region<std::uint32_t> own_holders_;  // [tensors]
 };
 

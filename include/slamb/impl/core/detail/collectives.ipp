@@ -31,6 +31,11 @@ SLAMB_DECL void counted_collectives::all_to_all(std::span<const std::byte> send,
   held_->all_to_all(send, receive, stream);
   counts_.record(collective::all_to_all, send.size(), 1, size());
 }
+SLAMB_DECL void counted_collectives::all_reduce_in_shards(std::span<float> values, any_stream stream) {
+  held_->all_reduce_in_shards(values, stream);
+  in_shards_ = in_shards_ + traffic{1, values.size(), values.size_bytes(),
+                                    traffic::bytes_sent_by(collective::all_reduce, values.size_bytes(), shard_size())};
+}
 SLAMB_DECL void counted_collectives::all_gather_in_shards(std::span<const std::byte> mine, std::span<std::byte> all,
                                                           any_stream stream) {
   held_->all_gather_in_shards(mine, all, stream);

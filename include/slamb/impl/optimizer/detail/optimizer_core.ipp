@@ -370,6 +370,7 @@ SLAMB_DECL void optimizer_core::upload_tensors() {
     local.start(*this, memory.view(segments_));
   else
     on_->upload(std::as_const(tensors).segments(), memory.view(segments_));
+  shards.point_at_tensors(*this);
 }
 
 // Uploads only the entries of these tensors, first …. Passes of a node read other gradients, but the same `has_gradient`.

@@ -53,6 +53,7 @@ SLAMB_DECL void recipe_base::synchronize_parameters() {
   core_->overlap.require_closed("synchronize_parameters()");
   core_->agreement.compare_in_call(*core_, comparing_call::synchronize_parameters, replicas_are_equal());
   average();
+  core_->shards.align_copies(*core_);
   on_averaged();
   if (!core_->is_captured()) core_->agreement.set_equal_parameters();
 }
@@ -266,6 +267,7 @@ SLAMB_DECL void recipe_base::exchange_rest_and_finish() {
   exchange(core_->overlap.rest(core_->tensors));
   core_->shards.agree(*core_);
   finish();
+  core_->shards.align_copies(*core_);
   core_->agreement.require_not_diverged(*core_, replicas_are_equal());
 }
 

@@ -220,6 +220,58 @@ SLAMB_DECL void shard_group::plan(optimizer_core& core, int results) {
   own_message_ = core.memory.plan<std::uint64_t>("shard group", message);
   messages_ = core.memory.plan<std::uint64_t>("shard group", static_cast<std::uint64_t>(size_) * message);
   own_holders_ = core.memory.plan<std::uint32_t>("shard group", has_copies_ ? tensors_ : 0);
+  if (!has_copies_ || core.ranks.size() == 1) return;  // one replica receives nothing that could differ
+  std::uint64_t elements = 0, tiles = 0;
+  for (std::size_t i = 0; i < tensors_; ++i) {
+    const segment& s = std::as_const(core.tensors).segments()[i];
+    const tile_range its = core.tensors.tiles_of(i);
+    if (!s.is_copied) continue;
+    elements += s.whole_size;
+    tiles += its.last - its.first;
+    if (s.is_counted) counted_tiles_ += its.last - its.first;
+  }
+  copied_segments_ = core.memory.plan<segment>("shard group", tensors_);
+  copied_tiles_ = core.memory.plan<tile>("shard group", tiles);
+  copies_ = core.memory.plan<float>("shard group", elements);
+}
+
+// Those that this rank counts come first.
+SLAMB_DECL std::vector<tile> shard_group::tiles_of_copies(const optimizer_core& core) {
+  std::vector<tile> all;
+  const std::vector<tile> tiles = core.tensors.tile_table();
+  for (const bool is_counted : {true, false})
+    for (const tile& t : tiles)
+      if (const segment& s = core.tensors.segments()[t.segment]; s.is_copied && s.is_counted == is_counted)
+        all.push_back(t);
+  return all;
+}
+
+SLAMB_DECL void shard_group::point_at_tensors(const optimizer_core& core) const {
+  if (copies_.count == 0) return;
+  const std::span<const segment> tensors = std::as_const(core.tensors).segments();
+  std::vector<segment> table(tensors.begin(), tensors.end());
+  std::uint64_t place = 0;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    if (!table[i].is_copied) continue;
+    table[i].first = place + own_pieces_[i].first;
+    place += table[i].whole_size;
+  }
+  core.on().upload(std::span<const segment>(table), core.memory.view(copied_segments_));
+}
+
+SLAMB_DECL void shard_group::align_copies(optimizer_core& core) const {
+  if (copies_.count == 0) return;
+  const std::span<float> copies = core.memory.view(copies_);
+  any_view model = core.unskipped_view();
+  model.segments = core.memory.view(copied_segments_).data();
+  model.tiles = core.memory.view(copied_tiles_).data();
+  model.exchanged = copies.data();
+  core.on().clear(std::as_writable_bytes(copies));
+  core.on().run(gather_parameters{}, model, {0, counted_tiles_});
+  core.has_half_step = true;
+  core.ranks.all_reduce_in_shards(copies, core.on().stream());
+  core.has_half_step = false;
+  core.on().run(scatter_parameters{}, model, {0, copied_tiles_.count});
 }
 
 SLAMB_DECL void shard_group::start(const optimizer_core& core) const {
@@ -227,6 +279,9 @@ SLAMB_DECL void shard_group::start(const optimizer_core& core) const {
   if (!has_copies_) return;
   const auto rank = static_cast<std::size_t>(core.ranks.shard_rank());
   core.on().upload(std::span(holders_).subspan(rank * tensors_, tensors_), core.memory.view(own_holders_));
+  if (copies_.count == 0) return;
+  point_at_tensors(core);
+  core.on().upload(std::span<const tile>(tiles_of_copies(core)), core.memory.view(copied_tiles_));
 }
 
 SLAMB_DECL void shard_group::agree(optimizer_core& core, shard_call call) const {
