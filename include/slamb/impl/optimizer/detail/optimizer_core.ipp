@@ -192,7 +192,9 @@ SLAMB_DECL void optimizer_core::visit_whole_sums(int sums, function_ref<void(std
   visit_sums(sums, [&](std::size_t tensor, const double* own) {
     if (std::as_const(tensors).segments()[tensor].is_counted) std::copy_n(own, count, &of_tensors[tensor * count]);
   });
+  has_half_step = true;  // the step has been taken, and what follows from these sums has not
   shards.add_on_host(*this, of_tensors);
+  has_half_step = false;
   for (std::size_t tensor = 0; tensor * count < of_tensors.size(); ++tensor) visit(tensor, &of_tensors[tensor * count]);
 }
 
@@ -207,7 +209,9 @@ SLAMB_DECL double optimizer_core::total_of_tiles() {
   visit_sums(1, [&](std::size_t tensor, const double* own) {
     if (std::as_const(tensors).segments()[tensor].is_counted) total += *own;
   });
+  has_half_step = true;
   shards.add_on_host(*this, {&total, 1});
+  has_half_step = false;
   return total;
 }
 
