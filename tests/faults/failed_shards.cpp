@@ -1,5 +1,6 @@
 // Steps in shards in which a collective fails, between replicas or within a shard group: they change nothing, and can be repeated.
-// Sums over shards come after the moments of LAMB have changed: if they fail, a state must be loaded before anything else.
+// Sums over shards come after the moments of LAMB have changed, and copies of tensors are made equal after the step: if these fail, a
+// state must be loaded before anything else.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -104,15 +105,20 @@ bool changes_before_sums(const test_support::recipe& r) {
   return r.name.find("lamb") != std::string::npos && r.name.find("slamb") == std::string::npos;
 }
 
-/// @param takes_sums  recipes with sums over shards, or those without
-void check_recipes(bool takes_sums) {
+bool is_any_lamb(const test_support::recipe& r) { return r.name.find("lamb") != std::string::npos; }
+
+/// @param last         how the last tensor, of 33 elements, is cut
+/// @param is_checked   bool(recipe)
+/// @param may_refuse   bool(recipe): after some failures the optimizer asks for a state; else after none
+template <class Checked, class MayRefuse>
+void check_recipes(const test_support::parts_of_tensor& last, const Checked& is_checked, const MayRefuse& may_refuse) {
   const experiment e = test_support::make_experiment({{17}, {700}, {0}, {33, 1}}, 650, 2, steps);
   const cut_model cuts{test_support::cut_at({10, 17}), test_support::cut_at({300, 700}), test_support::cut_at({0, 0}),
-                       test_support::replicated(33, shards)};
+                       last};
   for (const test_support::recipe& r : test_support::every_recipe_for_shards()) {
     if (r.averages_at_first || r.exchanges_differences)
       continue;  // their step counts if only the exchange behind it fails
-    if ((r.name.find("lamb") != std::string::npos) != takes_sums) continue;
+    if (!is_checked(r)) continue;
     CAPTURE(r.name);
     complaints wrong;
     const course twin = trained(e, cuts, r.make, false, wrong);
@@ -121,18 +127,24 @@ void check_recipes(bool takes_sums) {
     CHECK(same_bits(spoilt.values, twin.values));
     CHECK(spoilt.states == twin.states);
     CHECK(spoilt.failures >= 2 * steps);
-    CHECK((spoilt.refusals > 0) == changes_before_sums(r));
+    CHECK((spoilt.refusals > 0) == may_refuse(r));
   }
 }
 
 }  // namespace
 
 TEST_CASE("shards: a step in which any collective fails on all ranks changes nothing, and can be repeated") {
-  check_recipes(false);
+  check_recipes(
+      test_support::cut_at({20, 33}), [](const auto& r) { return !is_any_lamb(r); }, [](const auto&) { return false; });
 }
 
 TEST_CASE("shards: a step in which a sum over shards fails changes nothing, or goes on only from a loaded state") {
-  check_recipes(true);
+  check_recipes(test_support::cut_at({20, 33}), is_any_lamb, changes_before_sums);
+}
+
+TEST_CASE("shards: if copies could not be made equal after a step, training goes on only from a loaded state") {
+  check_recipes(
+      test_support::replicated(33, shards), [](const auto&) { return true; }, [](const auto&) { return true; });
 }
 
 }  // namespace faults_failed_shards_tests
