@@ -24,6 +24,7 @@
 #include "slamb/communicator/hierarchical_communicator.hpp"
 #include "slamb/communicator/run_ranks.hpp"
 #include "slamb/communicator/self_communicator.hpp"
+#include "slamb/communicator/sharded_communicator.hpp"
 #include "slamb/testing/check_communicator.hpp"
 #include "support/archetype_communicators.hpp"
 #include "support/deferred_backend.hpp"
@@ -139,6 +140,44 @@ TEST_CASE("check_communicator: ranks that are nodes pass, but not with a wrong p
     CHECK(
         said.find("rank 1 of 2, local rank 1 of 2: all_gather of 15 bytes: the place of rank 0 has rank 1's values") !=
         std::string::npos);
+}
+
+TEST_CASE("check_communicator: shard groups pass, but not with a wrong part") {
+  using wrong_shards = slamb::sharded_communicator<wrong_communicator, wrong_communicator>;
+  const auto said_by = [](mistake in_exchange, mistake in_shards) {
+    std::array<slamb::thread_group, 2> shards{slamb::thread_group(3), slamb::thread_group(3)};
+    std::array<slamb::thread_group, 3> exchange{slamb::thread_group(2), slamb::thread_group(2), slamb::thread_group(2)};
+    std::vector<std::string> said(6);
+    slamb::run_ranks(6, [&](const thread_communicator& thread) {
+      const int group = thread.rank() / 3, shard = thread.rank() % 3;
+      wrong_shards communicator({exchange[static_cast<std::size_t>(shard)].communicator(group), in_exchange},
+                                {shards[static_cast<std::size_t>(group)].communicator(shard), in_shards});
+      said[static_cast<std::size_t>(thread.rank())] = complaint_of(communicator);
+    });
+    return said;
+  };
+  CHECK(said_by(mistake::none, mistake::none) == std::vector<std::string>(6));
+  for (const std::string& said : said_by(mistake::sum_lacks_last_if_odd, mistake::none))
+    CHECK(said.find("all_reduce_sum of 15 floats: element 14 is ") != std::string::npos);
+  for (const std::string& said : said_by(mistake::none, mistake::sum_lacks_last_if_odd))
+    CHECK(said.find(" of 3: all_reduce_sum of 15 floats: element 14 is ") != std::string::npos);
+  for (const std::string& said : said_by(mistake::none, mistake::gather_reversed))
+    CHECK(said.find("shard rank 1 of 3: all_gather of 15 bytes: the place of rank 0 has rank 2's values") !=
+          std::string::npos);
+
+  // Groups of different sizes.
+  std::array<slamb::thread_group, 2> shards{slamb::thread_group(1), slamb::thread_group(2)};
+  std::array<slamb::thread_group, 2> exchange{slamb::thread_group(2), slamb::thread_group(1)};
+  slamb::run_ranks(3, [&](const thread_communicator& thread) {
+    const int group = thread.rank() == 0 ? 0 : 1, shard = thread.rank() == 2 ? 1 : 0;
+    wrong_shards communicator(
+        {exchange[static_cast<std::size_t>(shard)].communicator(shard == 1 ? 0 : group), mistake::none},
+        {shards[static_cast<std::size_t>(group)].communicator(shard), mistake::none});
+    if (shard == 1) return;
+    const std::string said = complaint_of(communicator);
+    CHECK(said.find("shard_size() is " + std::to_string(group + 1) + " here, but another rank has another value") !=
+          std::string::npos);
+  });
 }
 
 TEST_CASE("check_communicator: finds and names each mistake, on every rank") {

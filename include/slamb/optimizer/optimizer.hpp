@@ -177,7 +177,8 @@ class optimizer {
   /// @throws std::invalid_argument for a rate that is negative or not finite; std::logic_error between begin_step and
   ///         finish_step, or while another call is running; rank_mismatch_error, on every rank, if they have diverged;
   ///         communicator_error: with all state as it was, or, if an averaging of parameters failed, with the step taken and the
-  ///         parameters averaged in part or not at all; if a norm over shards failed, every later call asks for a saved state
+  ///         parameters averaged in part or not at all; if a norm over shards or the copies of a tensor failed, every
+  ///         later call asks for a saved state
   void step(double learning_rate) { step(std::span<const double>(&learning_rate, 1)); }
 
   /// One step with a learning rate for each group. *Stream*: synchronous on the host.

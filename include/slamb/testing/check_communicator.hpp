@@ -69,6 +69,7 @@ struct checked_communicator {
   copy_function download;  ///< to host memory; waits
   std::function<void(const std::function<void()>& body)> enter;  ///< runs `body`, which uses the memory, in this thread
   rank_id id{};
+  int shards = 1;  ///< ranks of a shard group
   checked_elements floats{};
   std::vector<checked_elements> others{};                  ///< bytes, and other types to check
   std::function<void(const std::string& reason)> abort{};  ///< empty if it has none
@@ -135,13 +136,15 @@ class communicator_checker {
   void require_alike() {
     const auto number = [](auto x) { return static_cast<std::uint64_t>(x); };
     counted_numbers all({number(rank_id_.size), number(rank_id_.local_size), number(options_.large),
-                         number(options_.from_second_thread), std::bit_cast<std::uint64_t>(options_.wire_error)});
-    const std::array<std::array<std::string, 2>, 5> names{
+                         number(options_.from_second_thread), std::bit_cast<std::uint64_t>(options_.wire_error),
+                         number(ranks_.shards)});
+    const std::array<std::array<std::string, 2>, 6> names{
         {{"size()", std::to_string(rank_id_.size)},
          {"local_size()", std::to_string(rank_id_.local_size)},
          {"communicator_check::large", std::to_string(options_.large)},
          {"communicator_check::from_second_thread", options_.from_second_thread ? "true" : "false"},
-         {"communicator_check::wire_error", to_text(options_.wire_error)}}};
+         {"communicator_check::wire_error", to_text(options_.wire_error)},
+         {"shard_size()", std::to_string(ranks_.shards)}}};
     all_ranks("of size() and of the communicator_check").all_reduce_sum(all.table());
     const std::size_t other = all.first_other();
     if (other == names.size()) return;
@@ -149,6 +152,7 @@ class communicator_checker {
                                 names[other][1] + " here, but another rank has another value; ";
     if (other == 0) throw communicator_error(differs + "it must be the number of ranks on all ranks");
     if (other == 1) throw communicator_error(differs + "all nodes must have equal numbers of ranks");
+    if (other == 5) throw communicator_error(differs + "all shard groups must have equal numbers of ranks");
     throw rank_mismatch_error(differs + "all ranks must be given the same communicator_check");
   }
   void require_each_once() {
@@ -331,6 +335,28 @@ checked_elements checked_elements_of(C& ranks, Stream stream) {
           }};
 }
 
+/// The shard group of a Communicator, as a Communicator of its own.
+template <class C>
+class shards_of {
+ public:
+  explicit shards_of(C& whole) noexcept : whole_(whole) {}
+
+  int rank() const { return static_cast<int>(whole_.shard_rank()); }
+  int size() const { return static_cast<int>(whole_.shard_size()); }
+  template <class Stream>
+  void all_reduce_sum(std::span<float> values, Stream stream) {
+    whole_.all_reduce_in_shards(values, stream);
+  }
+  template <class Stream>
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Stream stream) {
+    whole_.all_gather_in_shards(mine, all, stream);
+  }
+  void abort(const std::string& reason) requires has_abort<C> { whole_.abort(reason); }
+
+ private:
+  C& whole_;
+};
+
 /// @param on  its memory
 template <class... More, class Stream, communicator C>
 void check_communicator_on(checked_communicator on, C& ranks, Stream stream, const communicator_check& options) {
@@ -344,13 +370,25 @@ void check_communicator_on(checked_communicator on, C& ranks, Stream stream, con
   on.floats.has = {true};
   on.others = {checked_elements_of<std::byte>(ranks, stream), checked_elements_of<More>(ranks, stream)...};
   if constexpr (has_abort<C>) on.abort = [&ranks](const std::string& reason) { ranks.abort(reason); };
+  if constexpr (capability::has_shards<C, Stream>) on.shards = static_cast<int>(ranks.shard_size());
   communicator_checker(on, options).run();
+  if (on.shards == 1) return;
+  if constexpr (capability::has_shards<C, Stream>) {
+    shards_of<C> shards(ranks);
+    on.id = {.rank = shards.rank(), .size = shards.size(), .are_shards = true};
+    on.floats = checked_elements_of<float>(shards, stream);
+    on.floats.has = {true};
+    on.others = {checked_elements_of<std::byte>(shards, stream)};
+    on.shards = 1;
+    communicator_checker(on, options).run();
+  }
 }
 
 }  // namespace detail
 
 /// Checks that a Communicator does what optimizers rely on, as docs/extend/communicator.md specifies: sums of floats;
-/// all_gather, all_to_all and broadcast of bytes, if it has them; all_reduce_in_node, if its ranks are nodes. Sizes are 0, 1,
+/// all_gather, all_to_all and broadcast of bytes, if it has them; all_reduce_in_node, if its ranks are nodes; and, if it has shards,
+/// then the collectives of each shard group, whose findings only its own ranks report. Sizes are 0, 1,
 /// fewer than ranks, odd and large. Spans are not aligned, and have margins that must not be written. Values have either sign,
 /// and some are denormal, huge, infinite or NaN. Sums must have the same bits on all ranks. Every rank is root. Calls
 /// follow each other directly, repeat, and come from a second thread too.

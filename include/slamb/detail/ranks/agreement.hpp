@@ -197,6 +197,7 @@ struct rank_id {
   int rank = 0, size = 1;
   int local_rank = 0, local_size = 1;
   bool in_nodes = false;
+  bool are_shards = false;  ///< the ranks are those of a shard group
 
   bool is_valid() const noexcept {
     return size >= 1 && rank >= 0 && rank < size && local_size >= 1 && local_rank >= 0 && local_rank < local_size;
@@ -204,7 +205,7 @@ struct rank_id {
   /// The number of ranks of all nodes, and this rank's number among them.
   int everyone() const noexcept { return size * local_size; }
   int myself() const noexcept { return rank * local_size + local_rank; }
-  /// "rank 1 of 4", "rank 0 of 2, local rank 3 of 4".
+  /// "rank 1 of 4", "rank 0 of 2, local rank 3 of 4", "shard rank 1 of 2".
   std::string text() const { return text_of(rank, local_rank); }
   /// The place of rank `one_of_all`, counted over all nodes.
   std::string text(int one_of_all) const { return text_of(one_of_all / local_size, one_of_all % local_size); }

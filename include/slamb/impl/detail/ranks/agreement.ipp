@@ -14,7 +14,7 @@
 namespace slamb::detail {
 
 SLAMB_DECL std::string rank_id::text_of(int at, int local) const {
-  std::string all = "rank " + std::to_string(at) + " of " + std::to_string(size);
+  std::string all = (are_shards ? "shard rank " : "rank ") + std::to_string(at) + " of " + std::to_string(size);
   if (in_nodes) all += ", local rank " + std::to_string(local) + " of " + std::to_string(local_size);
   return all;
 }
