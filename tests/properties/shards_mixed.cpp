@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "slamb/optimizer/moments.hpp"
 #include "slamb/slamb.hpp"
 #include "support/sixteen_bits.hpp"
 #include "support/thread_shards.hpp"
@@ -121,6 +122,14 @@ experiment some_experiment(std::uint64_t seed) {
   return test_support::make_experiment(test_support::random_model(seed, 4), seed, 2, 5);
 }
 
+/// The elements of a shard, as a model of their own.
+experiment model_of_shard(const experiment& e, const cut_model& cuts, std::size_t shard) {
+  experiment its = test_support::alone(e, cuts, shard);
+  its.tensors = test_support::shard_of(e.tensors, cuts, shard);
+  for (test_support::tensor_spec& spec : its.tensors) spec.shard = -1;
+  return its;
+}
+
 }  // namespace
 
 TEST_CASE("shards: AdamW with parameters and gradients of 16 bits has the bits of whole tensors") {
@@ -159,6 +168,43 @@ TEST_CASE("shards: copies stay equal if parameters are rounded by chance, and ha
       return std::span<const float>(all.back()[1]).subspan(first, e.tensors[l].size);
     };
     CHECK(test_support::same_bits(part(reached.data), part(expected.data)));
+  }
+}
+
+TEST_CASE("shards: AdamW with moments in fewer bits trains a shard as a model that has its elements alone") {
+  const auto check = []<class Moments>(const Moments& /*moments*/) {
+    using adamw = slamb::adamw<slamb::precision::mixed<slamb::host_backend, slamb::precision::master_copies, Moments>>;
+    const experiment e = some_experiment(480);
+    for (const std::size_t shards : {2U, 3U}) {
+      const cut_model cuts = test_support::cut_anywhere(e.tensors, shards, 481);
+      test_support::sharded_trajectory expected(e, cuts);
+      for (std::size_t shard = 0; shard < shards; ++shard) {
+        const outcome its = whole<adamw>(model_of_shard(e, cuts, shard), {});
+        for (std::size_t t = 0; t < e.steps(); ++t)
+          for (std::size_t replica = 0; replica < its.data[t].size(); ++replica)
+            expected.at(t, {replica, shard}) = its.data[t][replica];
+      }
+      const outcome reached = in_shards<adamw>(e, cuts, {});
+      CHECK(test_support::same_bits(reached.data, expected.whole()));
+      CHECK_FALSE(test_support::same_bits(reached.data, whole<slamb::adamw<mixed>>(e, {}).data));
+    }
+  };
+  check(slamb::precision::eight_bit_moments{});
+  check(slamb::precision::bfloat16_momentum{});
+}
+
+TEST_CASE("shards: LAMB with moments in eight bits follows that of whole tensors, and copies stay equal") {
+  using lamb = slamb::lamb<slamb::precision::mixed<slamb::host_backend, slamb::precision::master_copies,
+                                                   slamb::precision::eight_bit_moments>>;
+  const experiment e = some_experiment(490);
+  const outcome exact = whole<slamb::lamb<mixed>>(e, {}), expected = whole<lamb>(e, {});
+  const double stored =
+      test_support::largest_difference(expected.data, exact.data);  // what eight bits do to whole tensors
+  CHECK(stored > 0.0);
+  for (const std::size_t shards : {2U, 4U}) {
+    const outcome reached =
+        in_shards<lamb>(e, test_support::cut_anywhere(e.tensors, shards, 491), {});  // checks copies
+    CHECK(test_support::largest_difference(reached.data, exact.data) <= 2.0 * stored);
   }
 }
 
