@@ -1,6 +1,6 @@
 #!/bin/bash
 # resume.sh FOLDER COMMAND…: a run of slamb_train that is killed in the middle of a training and goes on prints what one that is not
-# killed prints, but for the seconds. COMMAND starts slamb_train, as one process or as several.
+# killed prints, but for the seconds. COMMAND starts slamb_train, as one process or as several: @processes stands for their number.
 #
 # Nothing here depends on time. The run that is killed has a thousand trainings, with seeds 1, 2, …: it cannot be done before it is
 # killed, and that it was not is checked. The training in which the kill finds it has a checkpoint of all ranks and not its last one;
@@ -9,7 +9,7 @@ set -u
 folder=$1
 shift
 rm -rf "$folder" && mkdir -p "$folder" || exit 1
-settings=(--ranks 2 --steps 120 --hash)
+settings=(--steps 120 --hash)
 
 fail() {
   echo "$1"
@@ -25,13 +25,13 @@ family() {
   for child in $(cat /proc/"$1"/task/*/children 2>/dev/null); do family "$child"; done
 }
 
-# The last step of which both ranks have a checkpoint in a folder; 0 without one.
+# The last step of which all ranks have a checkpoint in a folder; 0 without one.
 anchor_step() {
   local step most=0
   for file in "$1"/rank0-step*.slamb; do
     step=${file##*-step}
     step=${step%.slamb}
-    [ -e "$1/rank1-step$step.slamb" ] && ((step > most)) && most=$step
+    [ "$(ls "$1"/rank*-step"$step".slamb | wc -l)" = "$processes" ] && ((step > most)) && most=$step
   done
   echo "$most"
 }
@@ -51,7 +51,7 @@ kill_in_the_middle() {
   shift
   for ((attempt = 1; attempt <= 50; ++attempt)); do
     touch "$folder/begun"
-    "${command[@]}" "${settings[@]}" --checkpoint "$run" --checkpoint-every 10 --seeds 1000 "$@" "${again[@]}" \
+    "${command[@]}" --checkpoint "$run" --checkpoint-every 10 --seeds 1000 "$@" "${again[@]}" \
       >"$folder/killed.txt" 2>&1 &
     started=$!
     until find "$run" -name 'rank*.slamb' -newer "$folder/begun" 2>/dev/null | grep -q .; do
@@ -71,13 +71,16 @@ kill_in_the_middle() {
   fail "in $attempt attempts the kill has not found the run within a training"
 }
 
-command=("$@")
-for optimizer in slamb zero_one_adam; do
+for chosen in "slamb 2 1" "zero_one_adam 2 1" "one_bit_lamb 2 2"; do
+  read -r optimizer ranks shards <<<"$chosen"
+  processes=$((ranks * shards))
+  command=("${@/#@processes/$processes}")
   run=$folder/$optimizer
-  kill_in_the_middle "$run" --optimizer "$optimizer"
+  these=("${settings[@]}" --ranks "$ranks" --shards "$shards" --optimizer "$optimizer")
+  kill_in_the_middle "$run" "${these[@]}"
   echo "$optimizer, seed $seed was killed after step $step of 120"
 
-  these=("${settings[@]}" --optimizer "$optimizer" --seed "$seed" --seeds 2)
+  these+=(--seed "$seed" --seeds 2)
   checkpoints=(--checkpoint "$run" --checkpoint-every 10)
   "${command[@]}" "${these[@]}" "${checkpoints[@]}" >"$folder/again.txt" 2>&1
   [ $? = 2 ] && grep -q "has the checkpoints of another run; --resume goes on from them" "$folder/again.txt" ||
