@@ -46,7 +46,7 @@ std::vector<float> values_of(train::network& model) {
 
 }  // namespace
 
-TEST_CASE("model_shard: parts have each parameter once, in order; parts of a tensor are uneven, and some are empty") {
+TEST_CASE("model_shard: parts have each parameter once, in order, uneven and some of them empty") {
   for (const int shards : {2, 3, 5, 38, 39, 50}) {
     CAPTURE(shards);
     train::network model = made_network();

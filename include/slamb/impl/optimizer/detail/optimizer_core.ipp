@@ -444,7 +444,8 @@ SLAMB_DECL void describe_tensors(const layout& tensors, consistency_check& field
     fields.add_word("the number of rows of " + tensor, s.rows.size(), alike, of_shard);  // 0: the option is not set
     fields.add_hash("the rows of " + tensor + " that take part",
                     hash_of({reinterpret_cast<const char*>(s.rows.data()), s.rows.size()}), alike, of_shard);
-    fields.add_word("the number of the shard of " + tensor, static_cast<std::uint64_t>(s.shard + 1), alike, of_shard);
+    fields.add_word("the number of the shard of " + tensor, static_cast<std::uint64_t>(std::int64_t{s.shard} + 1),
+                    alike, of_shard);
   }
 }
 

@@ -75,7 +75,7 @@ class shard_table {
     std::vector<std::uint64_t> own;
     for (const segment& s : tensors.segments()) {
       own.push_back(s.size);
-      own.push_back(static_cast<std::uint64_t>(s.shard + 1));
+      own.push_back(static_cast<std::uint64_t>(std::int64_t{s.shard} + 1));
     }
     const rank_table of_ranks(group, own);
     for (std::size_t rank = 0; rank < ranks_; ++rank)
