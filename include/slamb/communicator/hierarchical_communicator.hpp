@@ -2,11 +2,11 @@
 // communicator, and the leaders of nodes exchange by another.
 #pragma once
 
-#include <exception>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "slamb/communicator/detail/call_or_abort.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/statistics.hpp"
 
@@ -132,28 +132,13 @@ class hierarchical_communicator {
 
   template <class Call>
   void in_node(const Call& call) {
-    or_abort([this] { return "in node " + std::to_string(rank()) + ": "; }, call);
+    detail::call_or_abort(
+        *this, [this] { return "in node " + std::to_string(rank()) + ": "; }, call);
   }
   template <class Call>
   void between_nodes(const Call& call) {
-    or_abort([] { return std::string("between nodes: "); }, call);
-  }
-
-  /// Calls `call`. On an exception aborts both communicators, so that peers do not wait in the other one.
-  template <class Place, class Call>
-  void or_abort(const Place& where, const Call& call) {
-    try {
-      call();
-    } catch (const std::exception& failure) {
-      abort_parts(where() + failure.what());
-      throw;
-    } catch (...) {
-      abort_parts(where() + "an exception of unknown type");
-      throw;
-    }
-  }
-  void abort_parts(const std::string& reason) {
-    if constexpr (requires(hierarchical_communicator & all) { all.abort(reason); }) abort(reason);
+    detail::call_or_abort(
+        *this, [] { return std::string("between nodes: "); }, call);
   }
 
   Intra intra_;

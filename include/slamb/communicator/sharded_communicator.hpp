@@ -4,13 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
 
+#include "slamb/communicator/detail/call_or_abort.hpp"
 #include "slamb/communicator/self_communicator.hpp"
 #include "slamb/core/concepts.hpp"
 #include "slamb/core/statistics.hpp"
@@ -167,28 +167,13 @@ class sharded_communicator {
 
   template <class Call>
   void in_shards(const Call& call) {
-    or_abort([this] { return "in shard group " + std::to_string(rank()) + ": "; }, call);
+    detail::call_or_abort(
+        *this, [this] { return "in shard group " + std::to_string(rank()) + ": "; }, call);
   }
   template <class Call>
   void between_replicas(const Call& call) {
-    or_abort([this] { return "between the ranks of shard " + std::to_string(shard_rank()) + ": "; }, call);
-  }
-
-  /// Calls `call`. On an exception aborts both communicators, so that peers do not wait in the other one.
-  template <class Place, class Call>
-  void or_abort(const Place& where, const Call& call) {
-    try {
-      call();
-    } catch (const std::exception& failure) {
-      abort_parts(where() + failure.what());
-      throw;
-    } catch (...) {
-      abort_parts(where() + "an exception of unknown type");
-      throw;
-    }
-  }
-  void abort_parts(const std::string& reason) {
-    if constexpr (requires(sharded_communicator & all) { all.abort(reason); }) abort(reason);
+    detail::call_or_abort(
+        *this, [this] { return "between the ranks of shard " + std::to_string(shard_rank()) + ": "; }, call);
   }
 
   Exchange exchange_;

@@ -30,6 +30,18 @@ std::vector<double> norms_by_group(const Context& context, std::span<const T> va
   return norms;
 }
 
+/// ‖x‖ and ‖x − x̂‖ of a signal that has been measured, by group: its sums of squares are those of each tile. Waits.
+template <class Context>
+void add_up_compression(const Context& context, std::vector<statistics::compression_type>& of_groups) {
+  of_groups.assign(context.tensors.groups(), {});
+  context.visit_sums(2, [&](std::size_t i, const double* squares) {
+    statistics::compression_type& its = of_groups[context.tensors.segments()[i].group];
+    its.signal += squares[0];
+    its.error += squares[1];
+  });
+  for (statistics::compression_type& e : of_groups) e = {std::sqrt(e.signal), std::sqrt(e.error)};
+}
+
 /// ‖p‖, ‖m‖, ‖v‖ over all tensors; of this rank's shards alone.
 /// @param model  a view with momentum and variance: `any_view_of`
 statistics::norms_type norms_of(const optimizer_core& core, const any_view& model);

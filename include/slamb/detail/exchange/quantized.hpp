@@ -2,7 +2,6 @@
 // quantized mean: docs/algorithms/one_bit_exchange.md. Two collectives for any number of tensors.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -337,13 +336,7 @@ class quantized_exchange {
   template <class Pass, class View>
   void measure(const Pass& pass, Context& context, const View& view, const wire_view& wire) {
     codes_.measure(pass, context, view, wire, context.sums());
-    measured_.assign(context.tensors.groups(), {});
-    context.visit_sums(2, [&](std::size_t i, const double* squares) {
-      statistics::compression_type& of_group = measured_[std::as_const(context.tensors).segments()[i].group];
-      of_group.signal += squares[0];
-      of_group.error += squares[1];
-    });
-    for (statistics::compression_type& e : measured_) e = {std::sqrt(e.signal), std::sqrt(e.error)};
+    add_up_compression(context, measured_);
   }
 
   two_phase_exchange<Quantizer, worker_storage, server_storage> codes_;
