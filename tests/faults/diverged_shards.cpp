@@ -450,6 +450,74 @@ TEST_CASE("shards: a gradient that is null on all ranks leaves the tensor as it 
   }
 }
 
+TEST_CASE(
+    "shards: what differs in a local step of 0/1 Adam is told to all ranks in the next exchange, and asks for a "
+    "state") {
+  using optimizer = slamb::zero_one_adam<>;
+  optimizer::options_type options;
+  options.variance_schedule.freeze_step = 2;
+  options.local_schedule = {.scaler = 2, .clipper = 8};
+  constexpr std::size_t first = 14, last = 26;  // steps 14 and 15 have no exchange, that of 16 follows them
+  const experiment e = test_support::make_experiment({{40}, {30}}, 780, static_cast<int>(replicas), last);
+  const cut_model cuts{cut_at({10, 40}), cut_at({15, 30})};
+  enum class mistake { none, rate_of_rank, rate_of_shard, gradient_of_rank };
+
+  const auto trained = [&](mistake what, std::vector<std::string>& said, std::vector<std::string>& refused) {
+    test_support::sharded_trajectory reached(e, cuts);
+    thread_shards groups(shards, static_cast<int>(replicas));
+    groups.run([&](shards_of_threads ranks, shard_place at) {
+      const std::size_t number = at.replica * shards + at.shard;
+      const std::vector<std::size_t> elements = test_support::elements_of(e.tensors, cuts, at.shard);
+      replica mine(test_support::shard_of(e.tensors, cuts, at.shard), test_support::taken(e.start, elements));
+      optimizer run(mine.parameters(), options, std::move(ranks), test_support::one_thread());
+      const auto step = [&](std::size_t t, double rate) {
+        mine.set_gradient(test_support::taken(e.gradients[t][at.replica], elements));
+        run.step(rate);
+      };
+      for (std::size_t t = 0; t < last; ++t) {
+        if (t + 1 == first) {
+          const std::vector<std::byte> state = run.save_state();
+          const std::vector<float> values = mine.values();
+          if (what != mistake::none) {
+            const bool is_wrong =
+                at.shard == 1 && (what == mistake::rate_of_shard || at.replica == 0);  // of the first local step alone
+            const slamb::parameter::gradient_pointer own = mine.parameters()[1].gradient;
+            if (is_wrong && what == mistake::gradient_of_rank) run.set_gradient(1, static_cast<const float*>(nullptr));
+            const auto before = run.statistics().traffic.total().rounds;
+            step(t, is_wrong && what != mistake::gradient_of_rank ? 0.02 : 0.01);
+            CHECK(run.statistics().traffic.total().rounds == before);  // it is local
+            run.set_gradient(1, own);
+            said[number] = said_by([&] {
+              for (std::size_t later = t + 1; later < last; ++later) step(later, 0.01);
+            });
+            refused[number] = said_by([&] { static_cast<void>(run.save_state()); });
+            mine.set_values(values);
+            run.load_state(state);
+          }
+        }
+        step(t, 0.01);
+        reached.at(t, at) = mine.values();
+      }
+    });
+    return reached.whole();
+  };
+  std::vector<std::string> said(4), refused(4);
+  const test_support::trajectory twin = trained(mistake::none, said, refused);
+  for (const mistake what : {mistake::rate_of_rank, mistake::rate_of_shard, mistake::gradient_of_rank}) {
+    const bool is_rate = what != mistake::gradient_of_rank;
+    CAPTURE(is_rate);
+    CHECK(same_bits(trained(what, said, refused), twin));
+    const ranks_said all{said}, later{refused};
+    CAPTURE(all);
+    CHECK(all.all_contain(is_rate
+                              ? "slamb: ranks differ in the learning rates or the options of step 14 (rank 0, shard 0 "
+                                "and rank 0, shard 1), a local step, which has been taken"
+                              : "step 14"));
+    CAPTURE(later);
+    CHECK(later.all_contain("load a state first"));
+  }
+}
+
 TEST_CASE("shards: a failing collective within a shard group ends all ranks, and leaves them as they were") {
   const experiment e = some_experiment(770);
   for (const bool in_group : {true, false}) {

@@ -142,6 +142,7 @@ class zero_one_adam_recipe final
     resolve_last_step();
     return steps_.differ();
   }
+  bool is_local_step() const noexcept override { return payload_ == payload::nothing && exchange_.is_active(context_); }
 
   statistics report(bool with_norms) override {
     resolve_last_step();
@@ -216,7 +217,7 @@ class zero_one_adam_recipe final
   }
 
   void finish() override {
-    if (payload_ == payload::nothing && exchange_.is_active(context_)) return finish_locally();
+    if (is_local_step()) return finish_locally();
     if (!context_.is_skipped_on_host()) {
       if (payload_ == payload::dense_gradient) {  // (3), (5), (6)
         take_adam_step(context_, state_.over(dense_.receive(context_), context_.memory), update(), batches_,

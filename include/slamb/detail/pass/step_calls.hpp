@@ -205,12 +205,15 @@ struct write_shard_message {
   }
 };
 
-/// Reads the messages of a shard group: all its ranks skip the step if one of them does, or if they have diverged.
+/// Reads the messages of a shard group: all its ranks skip the step if one of them does, or if they have diverged. Without an exchange in
+/// the step other groups could not skip it too, so it is taken if the ranks have diverged.
 struct read_shard_messages {
   step_record* record;
   const std::uint64_t* all;  ///< [shards][message] messages, each with its words
   int shards;
   std::uint32_t words;  ///< of each kind of bits
+  std::uint32_t group;  ///< number of the shard group
+  bool is_local;        ///< the step has no exchange
 
   static constexpr std::size_t words_of_message = sizeof(shard_message) / sizeof(std::uint64_t);
 
@@ -233,10 +236,12 @@ struct read_shard_messages {
       }
       differs = differs || (present & absent) != 0;
     }
-    if (diverged || (differs && !skip))
+    if (skip) record->skip = 1;
+    if (!diverged && (!differs || skip)) return;
+    if (is_local)
+      record->agreement.mark_local_step(record->taken, group);
+    else
       mark_diverged(*record);
-    else if (skip)
-      record->skip = 1;
   }
 };
 

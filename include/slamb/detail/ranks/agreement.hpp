@@ -54,6 +54,7 @@ struct agreement_record {
   hash_of_step kept[4];                    ///< [hashed_values]
   std::uint64_t diverged_fingerprint = 0;  ///< the fingerprint of the step in which ranks diverged
   std::uint64_t diverged_shard_hash = 0;   ///< likewise what was to be equal on all shards
+  std::uint64_t local_step = 0;  ///< not 0: the local step in which the ranks of this shard group have diverged
   std::uint32_t diverged = 0;  ///< not 0: ranks have diverged, and all steps are skipped until they have been compared
   std::uint32_t saved_diverged = 0;  ///< a copy of `diverged`, which the host reads later
   std::uint32_t node_diverged =
@@ -107,9 +108,17 @@ struct agreement_record {
   SLAMB_HOST_DEVICE void mark_diverged(std::uint64_t taken) {
     if (diverged == 0) {
       diverged_fingerprint = fingerprint(taken);
-      diverged_shard_hash = shard_hash;
+      if (local_step == 0) diverged_shard_hash = shard_hash;
     }
     diverged = 1;
+  }
+  /// The ranks of shard group `group` differ in a step without an exchange. It is taken, and the others are told in the next exchange.
+  SLAMB_HOST_DEVICE void mark_local_step(std::uint64_t taken, std::uint32_t group) {
+    if (local_step == 0) {
+      local_step = taken + 1;
+      diverged_shard_hash = shard_hash;
+    }
+    node_diverged = group + 1;
   }
 
   /// Ends a step that is taken.
@@ -121,6 +130,7 @@ struct agreement_record {
   /// @param is_other_run  a state has been restored, and the last payload was received in another run
   SLAMB_HOST_DEVICE void forget_difference(bool is_other_run) {
     diverged = node_diverged = 0;
+    local_step = 0;
     at(hashed_values::parameters).step = 0;
     at(hashed_values::parameters_in_node).step = 0;
     at(hashed_values::selection).step = 0;

@@ -48,7 +48,7 @@ class sums_of_parts {
 };
 
 /// The calls in which the ranks of a shard group tell each other what must be equal.
-enum class shard_call : std::uint64_t { step, following_exchange, first_comparison };
+enum class shard_call : std::uint64_t { step, local_step, following_exchange, first_comparison };
 
 /// The shard group of an optimizer. Without one, or with one shard, nothing exists and no function does anything.
 ///
@@ -98,7 +98,7 @@ class shard_group {
   }
 
   /// All ranks skip the step if one of them must, or if they have diverged. To be called when the exchange of a step is done, and
-  /// before it changes anything.
+  /// before it changes anything. In a local step, which has no exchange, the other shard groups learn of a difference in the next one.
   void agree(optimizer_core& core, shard_call call = shard_call::step) const;
 
   /// Tells which tensors have a gradient, among those of which not all ranks have elements. The hash of the step has the others.

@@ -2,6 +2,7 @@
 // rank_agreement.ipp.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -32,10 +33,12 @@ class difference_of_ranks {
         record_(core.read(core.record())) {}
 
   /// Finds the first part in which ranks differ.
+  /// @param has_half_step  becomes true if ranks had other values in a step that has been taken
   /// @throws rank_mismatch_error, on every rank; communicator_error, on every rank, if no part differs
-  [[noreturn]] void find(const host_ranks& ranks, bool compares_parameters) const {
+  [[noreturn]] void find(const host_ranks& ranks, bool compares_parameters, bool& has_half_step) const {
     const summing_ranks all = ranks.all();
     require(all, &difference_of_ranks::describe_call);
+    require_equal_local_steps(all, has_half_step);
     if (call_ == comparing_call::step) require(all, &difference_of_ranks::describe_rates);  // others have no rates
     if (call_ == comparing_call::step) {
       require(all, &difference_of_ranks::describe_gradients);
@@ -139,6 +142,29 @@ class difference_of_ranks {
     fields.add_hash(
         "the learning rates or the options of step " + std::to_string(record_.taken + 1) + ", which has not been taken",
         record_.agreement.diverged_shard_hash, "step() must be given the same learning rates on all ranks");
+  }
+
+  // Of steps without an exchange, in which a shard group could not tell the others that its ranks differ.
+  void require_equal_local_steps(const summing_ranks& all, bool& has_half_step) const {
+    if (!core_.shards.exists()) return;
+    const std::array<std::uint64_t, 2> own{record_.agreement.local_step, record_.agreement.diverged_shard_hash};
+    const rank_table of_ranks(all, own);
+    const auto shards = static_cast<std::size_t>(all.shards);
+    for (std::size_t first = 0; first < static_cast<std::size_t>(all.size); first += shards) {
+      const std::uint64_t step = of_ranks.sent_word(first, 0);
+      if (step == 0) continue;
+      has_half_step = true;
+      std::size_t other = first;
+      while (other < first + shards && of_ranks.sent_word(other, 1) == of_ranks.sent_word(first, 1)) ++other;
+      synchronize_before_throwing(all);
+      throw rank_mismatch_error(
+          "slamb: ranks differ in the " +
+          (other < first + shards ? "learning rates or the options of step " + std::to_string(step) + " (" +
+                                        all.name_of(first) + " and " + all.name_of(other) + ")"
+                                  : "gradients or the copies of tensors of step " + std::to_string(step) +
+                                        " (those of " + all.name_of(first) + " and its shard group)") +
+          ", a local step, which has been taken; give step() the same on all ranks, and load a saved state");
+    }
   }
 
   // Of tensors of which some ranks have no elements, and do not know if others have a gradient.

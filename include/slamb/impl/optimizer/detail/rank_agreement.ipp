@@ -415,7 +415,8 @@ SLAMB_DECL void rank_agreement::throw_difference(optimizer_core& core, comparing
   float* const anchor = anchor_;
   compare_next();
   set_anchor(anchor);
-  difference.find(host_ranks(core.ranks.wrapped(), core.on()), every_ > 0 || call == comparing_call::compare_ranks);
+  difference.find(host_ranks(core.ranks.wrapped(), core.on()), every_ > 0 || call == comparing_call::compare_ranks,
+                  core.has_half_step);
 }
 
 }  // namespace slamb::detail

@@ -265,7 +265,7 @@ SLAMB_DECL void recipe_base::exchange_rest_and_finish() {
   core_->local.reduce(*core_);
   core_->agreement.require_not_diverged(*core_, replicas_are_equal());  // known already if there is one node
   exchange(core_->overlap.rest(core_->tensors));
-  core_->shards.agree(*core_);
+  core_->shards.agree(*core_, is_local_step() ? shard_call::local_step : shard_call::step);
   finish();
   core_->shards.align_copies(*core_);
   core_->agreement.require_not_diverged(*core_, replicas_are_equal());

@@ -295,7 +295,9 @@ SLAMB_DECL void shard_group::agree(optimizer_core& core, shard_call call) const 
     core.ranks.compare_in_shards(mine, of_all, core.on().stream());
   else
     core.ranks.all_gather_in_shards(mine, of_all, core.on().stream());
-  core.on().invoke({read_shard_messages{core.record(), all.data(), size_, static_cast<std::uint32_t>(words())}});
+  core.on().invoke(
+      {read_shard_messages{core.record(), all.data(), size_, static_cast<std::uint32_t>(words()),
+                           static_cast<std::uint32_t>(core.ranks.rank()), call == shard_call::local_step}});
 }
 
 SLAMB_DECL void shard_group::tell_gradients(const optimizer_core& core) const {
