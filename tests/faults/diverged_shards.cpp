@@ -451,6 +451,50 @@ TEST_CASE("shards: a gradient that is null on all ranks leaves the tensor as it 
 }
 
 TEST_CASE(
+    "shards: gradients of copies that differ by more than rounding are told to all ranks, with and without replicas") {
+  const auto said = [](const test_support::optimizer_maker& make, int world, double factor, bool is_copy) {
+    const experiment e = test_support::make_experiment({{40}, {300}}, 790, world, 8);
+    const cut_model cuts{cut_at({10, 40}), is_copy ? replicated(300, shards) : cut_at({150, 300})};
+    return said_after(
+        e, make, 2,
+        [&](shard_rank& rank) {
+          return said_by([&] {
+            for (std::size_t t = 2; t < e.steps(); ++t) {
+              const std::vector<std::size_t> elements = test_support::elements_of(e.tensors, cuts, rank.at.shard);
+              std::vector<float> gradient = test_support::taken(e.gradients[t][rank.at.replica], elements);
+              if (rank.at.shard == 1)
+                for (float& g : std::span(gradient).subspan(30))
+                  g = static_cast<float>(factor * static_cast<double>(g));
+              rank.mine.set_gradient(gradient);
+              rank.run.step(0.001);
+            }
+          });
+        },
+        cuts);
+  };
+  const auto every = [](std::uint64_t steps) { return maker_of<slamb::adamw<>>({.ranks = {.compare_every = steps}}); };
+  for (const int world : {1, 2}) {
+    CAPTURE(world);
+    for (const double factor : {-1.0, 0.5, 1.1}) {
+      CAPTURE(factor);
+      const ranks_said all = said(every(4), world, factor, true);
+      CAPTURE(all);
+      CHECK(all.all_contain("slamb: ranks differ in the gradient of tensor 1 (rank 0, shard 0 and rank 0, shard 1)"));
+    }
+    const ranks_said parts = said(every(4), world, -1.0, false);
+    CAPTURE(parts);
+    CHECK(parts.all_equal(""));
+  }
+  // Copies follow the first of them if there are replicas, so gradients may differ by rounding.
+  const ranks_said rounded = said(every(4), 2, 1.001, true);
+  CAPTURE(rounded);
+  CHECK(rounded.all_equal(""));
+  const ranks_said unasked = said(every(0), 2, -1.0, true);
+  CAPTURE(unasked);
+  CHECK(unasked.all_equal(""));
+}
+
+TEST_CASE(
     "shards: what differs in a local step of 0/1 Adam is told to all ranks in the next exchange, and asks for a "
     "state") {
   using optimizer = slamb::zero_one_adam<>;

@@ -207,6 +207,25 @@ using fingerprint_of_anchor = fingerprint_of_values<array::compared>;
 /// The fingerprint of the received payload, over its first array. Places are within each tile's part of it.
 using fingerprint_of_payload = fingerprint_of_values<array::momentum>;
 
+/// Σ ±g, with signs that depend on the place, or Σ g². Gradients that differ by more than rounding differ in the first sum by about the norm
+/// of their difference.
+struct projection_of_gradient : hash_of_place {
+  static constexpr bool follows_gradient = true;
+  using reads = arrays<array::gradient, array::position>;
+  using writes = arrays<>;
+  static constexpr int sums = 1;
+
+  bool is_signed = true;
+
+  template <class Element, class Sums>
+  SLAMB_ELEMENT void operator()(Element& e, const salt& constants, Sums& results) const {
+    if (is_signed)
+      results.add(0, as_real(as_word(e.gradient) ^ (hashed_to_24_bits(of(e, constants)) << 31)));
+    else
+      results.add_square(0, e.gradient);
+  }
+};
+
 /// The fingerprint of a selection: a sum over the places of unselected elements, the only ones that sparse passes sum.
 struct fingerprint_of_unselected : hash_of_place {
   using reads = arrays<array::position>;
@@ -237,9 +256,10 @@ struct norms_of_model : pass_without_constants {
 };
 
 /// One of the passes that every optimizer runs.
-using model_pass = one_of<check_gradient, gather_gradient, gather_share_of_gradient, sum_gradient, gather_parameters,
-                          scatter_parameters, restore_parameters, reload_masters, round_masters,
-                          fingerprint_of_parameters, fingerprint_of_anchor, norms_of_model, sum_of_variance>;
+using model_pass =
+    one_of<check_gradient, gather_gradient, gather_share_of_gradient, sum_gradient, gather_parameters,
+           scatter_parameters, restore_parameters, reload_masters, round_masters, fingerprint_of_parameters,
+           fingerprint_of_anchor, projection_of_gradient, norms_of_model, sum_of_variance>;
 
 /// A model for these passes, whatever the precision of its arrays: all that a view of any precision may have.
 struct any_view : model_view {

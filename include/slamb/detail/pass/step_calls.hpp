@@ -273,12 +273,37 @@ struct compare_copies {
   }
 };
 
+/// Compares the gradients of this rank's tensors with those of the first rank that has the same elements, up to rounding.
+struct compare_gradients_of_copies {
+  step_record* record;
+  const double* own;             ///< [2][tensors] Σ ±g, Σ g²
+  const double* all;             ///< [shards][2][tensors]
+  const std::uint32_t* holders;  ///< [tensors] the first rank of the shard group with the same elements
+  const segment* segments;       ///< [tensors]
+  std::size_t tensors;
+  std::uint32_t group;  ///< the number of the shard group
+
+  SLAMB_HOST_DEVICE void operator()() const {
+    constexpr double tolerance = 0.01;  // of ‖g‖; gradients of 16 bits are rounded by 0.002 |g|
+    for (std::size_t i = 0; i < tensors; ++i) {
+      if (!segments[i].has_gradient) continue;
+      const double* const held = all + 2 * tensors * holders[i] + i;
+      const double difference = own[i] - held[0];
+      if (!(difference * difference > tolerance * tolerance * (own[tensors + i] + held[tensors]))) continue;
+      record->agreement.node_diverged = group + 1;
+      record->agreement.other_gradient = static_cast<std::uint32_t>(i) + 1;
+      return;
+    }
+  }
+};
+
 /// One of these functions. A device compiles one kernel for all of them.
 using step_call =
     one_of<begin_step, write_learning_rates, end_step, read_found_inf, keep_hash, save_diverged, forget_difference,
            write_sum_header, read_sum_header, read_local_sum_header, skip_if_not_finite, clip_gradient_scale,
            write_square_share, read_mean_square, begin_following_exchange, end_following_exchange, drop_local_gradient,
-           write_gradients, write_shard_message, read_shard_messages, add_shards, compare_copies>;
+           write_gradients, write_shard_message, read_shard_messages, add_shards, compare_copies,
+           compare_gradients_of_copies>;
 
 /// A few of them, in order: itself a function that a launcher invokes.
 struct step_calls {

@@ -60,6 +60,9 @@ struct agreement_record {
   std::uint32_t node_diverged =
       0;  ///< not 0: the ranks of this node, or shard group, have diverged; its number + 1, for the others
 
+  /// Not 0: the number + 1 of a tensor of which this rank's gradient differs from that of a copy.
+  std::uint32_t other_gradient = 0;
+
   SLAMB_HOST_DEVICE const hash_of_step& of(hashed_values values) const { return kept[static_cast<unsigned>(values)]; }
   SLAMB_HOST_DEVICE bool has_diverged() const { return diverged != 0 || node_diverged != 0; }
 
@@ -129,7 +132,7 @@ struct agreement_record {
   /// Ranks may take steps again.
   /// @param is_other_run  a state has been restored, and the last payload was received in another run
   SLAMB_HOST_DEVICE void forget_difference(bool is_other_run) {
-    diverged = node_diverged = 0;
+    diverged = node_diverged = other_gradient = 0;
     local_step = 0;
     at(hashed_values::parameters).step = 0;
     at(hashed_values::parameters_in_node).step = 0;

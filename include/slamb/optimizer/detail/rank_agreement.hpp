@@ -154,6 +154,9 @@ class rank_agreement {
   /// is due.
   void hash_payload(optimizer_core& core, const payload_view& payload) const;
 
+  /// Compares the gradients of copies at the end of a step, if a comparison is due.
+  void compare_gradients_of_copies(optimizer_core& core) const;
+
   /// Checks the result of comparisons after the exchange of a step.
   /// @throws rank_mismatch_error, on every rank, if ranks differ and this is known without waiting
   void require_not_diverged(optimizer_core& core, const equality& replicas_are_equal);
@@ -194,6 +197,7 @@ class rank_agreement {
   bool is_first_ = true;
   bool is_in_first_ = false;                   // also if it has failed and is taken again
   bool compares_exchange_ = false;             // the selection and the received payload of the current step
+  bool compares_gradients_ = false;            // of copies in the current step
   bool has_equal_parameters_ = false;          // all ranks have been given the same since the last step
   bool begins_with_equal_parameters_ = false;  // the current step began with them
   bool knows_all_steps_ = true;

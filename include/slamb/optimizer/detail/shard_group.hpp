@@ -108,6 +108,9 @@ class shard_group {
   /// @param sums  [tiles] the fingerprints of the parameters
   void compare(optimizer_core& core, std::span<const double> sums) const;
 
+  /// Compares the gradients of these copies. Ranks whose gradients differ have then diverged, which the next step tells.
+  void compare_gradients(optimizer_core& core) const;
+
   /// Gives copies the parameters of the first rank that has them, after a step with an exchange. Ranks that exchange may have summed in
   /// another order than those of another copy, and codes depend on the other tensors of a message.
   void align_copies(optimizer_core& core) const;

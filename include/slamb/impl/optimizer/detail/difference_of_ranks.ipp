@@ -38,6 +38,7 @@ class difference_of_ranks {
   [[noreturn]] void find(const host_ranks& ranks, bool compares_parameters, bool& has_half_step) const {
     const summing_ranks all = ranks.all();
     require(all, &difference_of_ranks::describe_call);
+    require_equal_gradients_of_copies(all);
     require_equal_local_steps(all, has_half_step);
     if (call_ == comparing_call::step) require(all, &difference_of_ranks::describe_rates);  // others have no rates
     if (call_ == comparing_call::step) {
@@ -189,6 +190,26 @@ class difference_of_ranks {
       throw rank_mismatch_error("slamb: ranks differ in the number of gradients of tensor " +
                                 std::to_string(core_.shards.partly_held()[i]) + ": 1 on " + all.name_of(with) +
                                 ", 0 on " + all.name_of(without) + "; a gradient must be null on all ranks or on none");
+    }
+  }
+
+  // Of a step before this one.
+  void require_equal_gradients_of_copies(const summing_ranks& all) const {
+    if (!core_.shards.exists()) return;
+    const std::uint64_t own = record_.agreement.other_gradient;
+    const rank_table of_ranks(all, std::span(&own, 1), 2);
+    const auto shards = static_cast<std::size_t>(all.shards);
+    for (std::size_t r = 0; r < static_cast<std::size_t>(all.size); ++r) {
+      const std::uint64_t found = of_ranks.sent_word(r, 0);
+      if (found == 0) continue;
+      const auto tensor = static_cast<std::size_t>(found - 1);
+      synchronize_before_throwing(all);
+      throw rank_mismatch_error("slamb: ranks differ in the gradient of tensor " + std::to_string(tensor) + " (" +
+                                all.name_of(r / shards * shards + core_.shards.holder_of(r % shards, tensor)) +
+                                " and " + all.name_of(r) +
+                                "), although parameter::shard says that they have the same elements; add up the ranks' "
+                                "parts of such a gradient "
+                                "before step()");
     }
   }
 

@@ -248,7 +248,7 @@ SLAMB_DECL void rank_agreement::plan(optimizer_core& core) {
 SLAMB_DECL bool rank_agreement::compares(const optimizer_core& core) { return core.has_peers() && !core.is_plan(); }
 
 SLAMB_DECL void rank_agreement::compare_before_step(optimizer_core& core, const equality& replicas_are_equal) {
-  compares_exchange_ = false;
+  compares_exchange_ = compares_gradients_ = false;
   begins_with_equal_parameters_ = std::exchange(has_equal_parameters_, false) && knows_all_steps_;
   if (!compares(core) || core.is_captured()) return;
   if (!core.is_synchronous() && has_been_seen(core)) throw_difference(core, comparing_call::step, replicas_are_equal);
@@ -265,6 +265,7 @@ SLAMB_DECL void rank_agreement::compare_before_step(optimizer_core& core, const 
     hash_parameters(core, fingerprint_of_parameters{}, hashed_values::parameters_in_node);
     next_in_node_ = ended_ + 1 + every_;
   }
+  compares_gradients_ = core.shards.has_copies() && every_ > 0 && (is_in_first_ || is_due(next_of_copies_));
   if (!is_in_first_ && is_due(next_of_copies_)) {
     compare_copies(core);
     next_of_copies_ = ended_ + 1 + every_;
@@ -400,6 +401,10 @@ SLAMB_DECL void rank_agreement::compare_copies(optimizer_core& core) {
   if (!core.shards.has_copies()) return;
   core.on().run(fingerprint_of_parameters{}, core.unskipped_view(), core.all_tiles(), core.sums());
   core.shards.compare(core, core.sum_of_each_tile());
+}
+
+SLAMB_DECL void rank_agreement::compare_gradients_of_copies(optimizer_core& core) const {
+  if (compares_gradients_) core.shards.compare_gradients(core);
 }
 
 SLAMB_DECL void rank_agreement::keep_selection(const optimizer_core& core) const {

@@ -268,6 +268,7 @@ SLAMB_DECL void recipe_base::exchange_rest_and_finish() {
   core_->shards.agree(*core_, is_local_step() ? shard_call::local_step : shard_call::step);
   finish();
   core_->shards.align_copies(*core_);
+  core_->agreement.compare_gradients_of_copies(*core_);
   core_->agreement.require_not_diverged(*core_, replicas_are_equal());
 }
 

@@ -315,10 +315,26 @@ SLAMB_DECL void shard_group::compare(optimizer_core& core, std::span<const doubl
   if (!has_copies_) return;
   const std::span<double> own(sums_.own(core), tensors_);
   const std::span<double> all(sums_.all(core), static_cast<std::size_t>(size_) * tensors_);
-  core.on().add_up_tensors(core.whole_view(), sums, own);
+  core.on().add_up_tensors(core.unskipped_view(), sums, own);
   core.ranks.compare_in_shards(std::as_bytes(own), std::as_writable_bytes(all), core.on().stream());
   core.on().invoke({compare_copies{core.record(), own.data(), all.data(), core.memory.view(own_holders_).data(),
                                    tensors_, static_cast<std::uint32_t>(core.ranks.rank())}});
+}
+
+SLAMB_DECL void shard_group::compare_gradients(optimizer_core& core) const {
+  const std::span<double> own(sums_.own(core), 2 * tensors_);
+  const std::span<double> all(sums_.all(core), static_cast<std::size_t>(size_) * own.size());
+  for (const bool is_signed : {true, false}) {
+    core.on().run(projection_of_gradient{{}, is_signed}, core.unskipped_view(), core.all_tiles(), core.sums());
+    core.on().add_up_tensors(core.unskipped_view(), core.sum_of_each_tile(),
+                             own.subspan(is_signed ? 0 : tensors_, tensors_));
+  }
+  core.has_half_step = true;
+  core.ranks.compare_in_shards(std::as_bytes(own), std::as_writable_bytes(all), core.on().stream());
+  core.has_half_step = false;
+  core.on().invoke({compare_gradients_of_copies{core.record(), own.data(), all.data(),
+                                                core.memory.view(own_holders_).data(), core.unskipped_view().segments,
+                                                tensors_, static_cast<std::uint32_t>(core.ranks.rank())}});
 }
 
 }  // namespace slamb::detail
