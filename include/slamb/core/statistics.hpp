@@ -66,7 +66,7 @@ class traffic_counts {
 
 /// The result of `statistics()`.
 struct statistics {
-  /// L2 norms over all tensors, in double precision.
+  /// L2 norms over all tensors, in double precision; with shards, of this rank's.
   struct norms_type {
     double parameters = 0.0;  ///< ‖p‖
     double momentum = 0.0;    ///< ‖m‖, of this rank's own momentum; with sync::partition, of its part
