@@ -58,7 +58,7 @@ struct one_bit_options {
   double update_bound = 0.0;
   /// c > 0: g ← g min(1, c/(n + 1e-6)), with n = ‖g‖ of an exchanged dense mean, else √(mean ‖g_i‖²) over ranks; ∞: off
   double max_gradient_norm = std::numeric_limits<double>::infinity();
-  bool clip_locally = false;  ///< in place of √(mean ‖g_i‖²), n = ‖g_i‖ of each rank, or model in shards, without an exchange
+  bool clip_locally = false;  ///< n = ‖g_i‖ of each rank, or model in shards, not √(mean ‖g_i‖²)
   bool compress_single_rank =
       false;  ///< encodes and decodes with one rank too, to see the effect of compression without a network
   rank_options ranks{};

@@ -50,7 +50,7 @@ struct slamb_options {
   double update_bound = 0.0;
   /// c > 0: g_i ← g_i min(1, c/(n + 1e-6)), with n = √(mean ‖g_i‖²) over ranks; ∞: off
   double max_gradient_norm = std::numeric_limits<double>::infinity();
-  bool clip_locally = false;  ///< n = ‖g_i‖ of each rank, or model in shards, without an exchange
+  bool clip_locally = false;  ///< n = ‖g_i‖ of each rank, or model in shards, and no exchange
   /// H: parameters are exchanged at steps 1, 1 + H, 1 + 2H, …; 0: only by synchronize_parameters()
   std::int64_t local_steps = ParameterSync::default_local_steps;
   std::uint64_t dense_below = 9000;  ///< smaller tensors, and tensors of one dimension, are always exchanged dense
