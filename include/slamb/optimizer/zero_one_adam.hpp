@@ -62,7 +62,7 @@ struct zero_one_adam_options {
   double update_bound = 0.0;
   /// c > 0: g ← g min(1, c/(n + 1e-6)), with n = ‖g‖ of an exchanged dense mean, else √(mean ‖g_i‖²) over ranks; ∞: off
   double max_gradient_norm = std::numeric_limits<double>::infinity();
-  bool clip_locally = false;  ///< n = ‖g_i‖ of each rank, or model in shards, not √(mean ‖g_i‖²)
+  bool clip_locally = false;          ///< n = ‖g_i‖ of each rank, or model in shards, not √(mean ‖g_i‖²)
   bool compress_single_rank = false;  ///< encodes and decodes with one rank too
   rank_options ranks{};
   VarianceSchedule variance_schedule{};  ///< decides when the variance is refreshed, and when it is frozen
