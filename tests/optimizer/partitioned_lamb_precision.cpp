@@ -247,7 +247,10 @@ class failing_ranks {
 
   int rank() const { return base_.rank(); }
   int size() const { return base_.size(); }
-  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { base_.all_reduce_sum(values, stream); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
+    fail_in("all_reduce_sum");
+    base_.all_reduce_sum(values, stream);
+  }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
     fail_in("all_to_all");
     base_.all_to_all(send, receive, stream);
@@ -268,9 +271,9 @@ class failing_ranks {
 
 }  // namespace
 
-TEST_CASE(
-    "partitioned lamb: a step that fails in its first collective can be repeated, and a later one needs a state") {
-  const experiment e = make_experiment({{700}, {300}}, 92, 2, 2);
+TEST_CASE("partitioned lamb: a step that fails in its first phase can be repeated, and a later one needs a state") {
+  experiment e = make_experiment({{700}, {300}, {40, 1}}, 92, 2, 2);
+  e.tensors[2].options.compress = false;
   const auto expected = test_support::train<adamw<partition<slamb::int8>, slamb::int8>>(e, {});
   slamb::run_ranks(2, [&](thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
@@ -283,18 +286,52 @@ TEST_CASE(
     const std::vector<std::byte> state = optimizer.save_state();
     const std::vector<float> values = mine.values();
     mine.set_gradient(e.gradients[1][rank]);
-    *failing = "all_to_all";
-    CHECK_THROWS_AS(optimizer.step(e.rates[1]), slamb::communicator_error);
-    CHECK(optimizer.save_state() == state);
-    CHECK(test_support::same_bits(mine.values(), values));
+    for (const char* const call : {"all_to_all", "all_reduce_sum"}) {
+      CAPTURE(call);
+      *failing = call;
+      CHECK_THROWS_AS(optimizer.step(e.rates[1]), slamb::communicator_error);
+      failing->clear();
+      CHECK(optimizer.save_state() == state);
+      CHECK(test_support::same_bits(mine.values(), values));
+    }
     *failing = "all_gather";
     CHECK_THROWS_AS(optimizer.step(e.rates[1]), slamb::communicator_error);
     failing->clear();
-    CHECK(test_support::contains(test_support::said_by<std::logic_error>([&] { optimizer.step(e.rates[1]); }),
-                                 "load a saved state before the next step"));
+    const auto check_refused = [](const std::string& said) {
+      CHECK(test_support::contains(said, "after a step that failed halfway"));
+      CHECK(test_support::contains(said, "load a state first"));
+    };
+    using error = std::logic_error;
+    check_refused(test_support::said_by<error>([&] { optimizer.step(e.rates[1]); }));
+    check_refused(test_support::said_by<error>([&] { static_cast<void>(optimizer.save_state()); }));
+    check_refused(test_support::said_by<error>([&] { optimizer.broadcast_parameters(); }));
+    check_refused(test_support::said_by<error>([&] { optimizer.reload_parameters(); }));
+    check_refused(test_support::said_by<error>([&] { optimizer.set_steps(1); }));
+    optimizer.set_options({.beta1 = 0.9});
+    check_refused(test_support::said_by<error>([&] { optimizer.begin_step(e.rates[1]); }));
+    mine.set_values(values);  // the tensor that is not cut has moved
+    mine.set_gradient(e.gradients[1][rank]);
     optimizer.load_state(state);
     optimizer.step(e.rates[1]);
     CHECK(test_support::same_bits(mine.values(), expected[1][rank]));
+  });
+}
+
+TEST_CASE("partitioned lamb: a step that fails in the sums of its update needs a state, as errors have changed") {
+  const experiment e = make_experiment({{700}, {300}}, 93, 2, 1);
+  slamb::run_ranks(2, [&](thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    const auto failing = std::make_shared<std::string>();
+    replica mine(e.tensors, e.start);
+    slamb::lamb<slamb::int8, partition<>> optimizer(mine.parameters(), {.max_gradient_norm = 1.0},
+                                                    failing_ranks(std::move(communicator), failing));
+    mine.set_gradient(e.gradients[0][rank]);
+    *failing = "all_gather";  // of the norm by which gradients are clipped
+    CHECK_THROWS_AS(optimizer.step(e.rates[0]), slamb::communicator_error);
+    failing->clear();
+    CHECK(test_support::contains(
+        test_support::said_by<std::logic_error>([&] { static_cast<void>(optimizer.save_state()); }),
+        "after a step that failed halfway"));
   });
 }
 
