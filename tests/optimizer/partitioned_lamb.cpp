@@ -519,6 +519,24 @@ TEST_CASE("partitioned adamw: norms are of the parts, and the measured error and
   }
 }
 
+TEST_CASE("partitioned adamw: what is unsent counts only tensors with exact parameters") {
+  slamb::run_ranks(2, [](thread_communicator communicator) {
+    experiment e = make_experiment({{1000}, {100, 1}}, 86, 2, 1);
+    e.tensors[1].options.compress = false;
+    e.tensors[1].options.group = 1;
+    replica mine(e.tensors, e.start);
+    adamw<partition<slamb::int8>, slamb::int8> optimizer(mine.parameters(), {}, std::move(communicator));
+    mine.set_gradient(std::vector<float>(e.start.size(), 0.1F));
+    const std::array rates{0.01, 0.01};
+    for (int t = 0; t < 50; ++t) optimizer.step(rates);
+    const std::vector<double> drift = optimizer.statistics(true).parameter_drift;
+    REQUIRE(drift.size() == 2);
+    CHECK(drift[0] > 0.0);
+    CHECK(drift[0] < 0.01);
+    CHECK(drift[1] == 0.0);
+  });
+}
+
 TEST_CASE("partitioned lamb: shards are rejected at construction") {
   const model tensors{{100}, {30}};
   const experiment e = make_experiment(tensors, 84, 1, 1);

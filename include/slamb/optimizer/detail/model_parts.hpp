@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "slamb/core/detail/hash.hpp"
+#include "slamb/core/parameter.hpp"
 #include "slamb/detail/exchange/partitioned.hpp"
 #include "slamb/detail/kernel/parts.hpp"
 #include "slamb/detail/kernel/segments.hpp"
@@ -157,8 +158,10 @@ class model_parts {
     context_.run(sum_unsent{}, model, all_tiles(), sums());
     std::vector<double> all(tensors.groups(), 0.0);
     for (std::size_t i = 0; i < parts_.size(); ++i) {
+      const segment& s = std::as_const(tensors).segments()[i];
+      if (!parts_[i].is_cut && s.data_type == element_type::float32) continue;  // has no exact parameters
       const tile_range its = tensors.tiles_of(i);
-      all[std::as_const(tensors).segments()[i].group] += context_.sum_of_tiles(its.last - its.first, 1, 0, its.first);
+      all[s.group] += context_.sum_of_tiles(its.last - its.first, 1, 0, its.first);
     }
     for (double& norm : all) norm = std::sqrt(norm);
     return all;
