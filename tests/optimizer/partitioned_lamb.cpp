@@ -537,6 +537,25 @@ TEST_CASE("partitioned adamw: what is unsent counts only tensors with exact para
   });
 }
 
+TEST_CASE("partitioned adamw: moments are those of AdamW on one rank, and empty on several") {
+  for (const int world : {1, 2})
+    slamb::run_ranks(world, [&](thread_communicator communicator) {
+      const experiment e = make_experiment({{300}, {0}, {20, 1}}, 87, 1, 1);
+      replica mine(e.tensors, e.start), whole(e.tensors, e.start);
+      adamw<> optimizer(mine.parameters(), {}, std::move(communicator));
+      slamb::adamw<> expected(whole.parameters(), {}, slamb::self_communicator{});
+      mine.set_gradient(e.gradients[0][0]);
+      whole.set_gradient(e.gradients[0][0]);
+      optimizer.step(0.1);
+      expected.step(0.1);
+      for (std::size_t l = 0; l < e.tensors.size(); ++l) {
+        const auto its = optimizer.moments(l), same = expected.moments(l);
+        CHECK(std::ranges::equal(its.momentum, world == 1 ? same.momentum : std::span<float>()));
+        CHECK(std::ranges::equal(its.variance, world == 1 ? same.variance : std::span<float>()));
+      }
+    });
+}
+
 TEST_CASE("partitioned lamb: shards are rejected at construction") {
   const model tensors{{100}, {30}};
   const experiment e = make_experiment(tensors, 84, 1, 1);

@@ -255,6 +255,9 @@ class partitioned_lamb_recipe final
     parts_.visit_state(part);
     exchange_.visit_state(context_, part);
   }
+  tensor_moments all_moments() const noexcept override {
+    return is_partitioned() ? tensor_moments{} : base::moments_of(state_);
+  }
   void on_broadcast() override { parts_.follow_broadcast(!exchange_type::sends_differences); }
   void on_parameters_reloaded() override { parts_.reload_exact(); }
   void begin_after(std::uint64_t /*taken*/) override { parts_.reload_exact_later(); }
