@@ -519,6 +519,43 @@ TEST_CASE("partitioned adamw: norms are of the parts, and the measured error and
   }
 }
 
+TEST_CASE("partitioned adamw: what is unsent counts only tensors with exact parameters") {
+  slamb::run_ranks(2, [](thread_communicator communicator) {
+    experiment e = make_experiment({{1000}, {100, 1}}, 86, 2, 1);
+    e.tensors[1].options.compress = false;
+    e.tensors[1].options.group = 1;
+    replica mine(e.tensors, e.start);
+    adamw<partition<slamb::int8>, slamb::int8> optimizer(mine.parameters(), {}, std::move(communicator));
+    mine.set_gradient(std::vector<float>(e.start.size(), 0.1F));
+    const std::array rates{0.01, 0.01};
+    for (int t = 0; t < 50; ++t) optimizer.step(rates);
+    const std::vector<double> drift = optimizer.statistics(true).parameter_drift;
+    REQUIRE(drift.size() == 2);
+    CHECK(drift[0] > 0.0);
+    CHECK(drift[0] < 0.01);
+    CHECK(drift[1] == 0.0);
+  });
+}
+
+TEST_CASE("partitioned adamw: moments are those of AdamW on one rank, and empty on several") {
+  for (const int world : {1, 2})
+    slamb::run_ranks(world, [&](thread_communicator communicator) {
+      const experiment e = make_experiment({{300}, {0}, {20, 1}}, 87, 1, 1);
+      replica mine(e.tensors, e.start), whole(e.tensors, e.start);
+      adamw<> optimizer(mine.parameters(), {}, std::move(communicator));
+      slamb::adamw<> expected(whole.parameters(), {}, slamb::self_communicator{});
+      mine.set_gradient(e.gradients[0][0]);
+      whole.set_gradient(e.gradients[0][0]);
+      optimizer.step(0.1);
+      expected.step(0.1);
+      for (std::size_t l = 0; l < e.tensors.size(); ++l) {
+        const auto its = optimizer.moments(l), same = expected.moments(l);
+        CHECK(std::ranges::equal(its.momentum, world == 1 ? same.momentum : std::span<float>()));
+        CHECK(std::ranges::equal(its.variance, world == 1 ? same.variance : std::span<float>()));
+      }
+    });
+}
+
 TEST_CASE("partitioned lamb: shards are rejected at construction") {
   const model tensors{{100}, {30}};
   const experiment e = make_experiment(tensors, 84, 1, 1);

@@ -61,11 +61,14 @@ using history = std::vector<std::vector<std::vector<std::vector<std::byte>>>>;
 
 constexpr std::size_t steps = 6;
 
+constexpr auto nothing = [](auto& /*optimizer*/) {};
+
 /// @param typed   false: all tensors are floats
 /// @param rounds  false: the floats; true: each rounded to the type that its tensor would have
-template <class Optimizer>
+/// @param after   called with the optimizer after each step
+template <class Optimizer, class After = decltype(nothing)>
 history trained(int world, const typename Optimizer::options_type& options,
-                const typename Optimizer::backend_type& backend, bool typed, bool rounds = false) {
+                const typename Optimizer::backend_type& backend, bool typed, bool rounds = false, After after = {}) {
   history all(steps, std::vector<std::vector<std::vector<std::byte>>>(static_cast<std::size_t>(world)));
   slamb::run_ranks(world, [&](thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
@@ -88,6 +91,7 @@ history trained(int world, const typename Optimizer::options_type& options,
       for (std::size_t l = 0; l < some_types.size(); ++l)
         gradients[l].write(exact_values(some_types[l].size, 1000 + 100 * step + 10 * rank + l, 0x1p-9F));
       optimizer.step(0.01);
+      after(optimizer);
       for (std::size_t l = 0; l < some_types.size(); ++l)
         all[step][rank].push_back(rounds ? test_support::rounded_bytes(data[l].values(), some_types[l].data)
                                          : data[l].bytes());
@@ -155,6 +159,109 @@ TEST_CASE("partitioned lamb: broadcast parameters of sixteen bits are those of t
     optimizer.step(0.0);
     CHECK(data.bytes() == of_root.bytes());
   });
+}
+
+TEST_CASE(
+    "partitioned adamw: exact parameters stay when parameters are reloaded or broadcast that nobody has written") {
+  const auto reload = [](auto& optimizer) { optimizer.reload_parameters(); };
+  const auto broadcast = [](auto& optimizer) { optimizer.broadcast_parameters(1); };
+  const auto restore = [](auto& optimizer) {
+    optimizer.load_state(optimizer.save_state());
+    optimizer.reload_parameters();
+  };
+  using dense = adamw<partition<>, mixed<>>;
+  using on_kernels = adamw<partition<>, mixed<emulated_backend>>;
+  using codes_of_gradients = adamw<partition<>, slamb::int8, mixed<>>;  // some tensors are not cut
+  for (const int world : {2, 3}) {
+    CAPTURE(world);
+    const history expected = trained<dense>(world, {}, {{.threads = 1}}, true);
+    CHECK(trained<dense>(world, {}, {{.threads = 1}}, true, false, reload) == expected);
+    CHECK(trained<dense>(world, {}, {{.threads = 1}}, true, false, broadcast) == expected);
+    CHECK(trained<dense>(world, {}, {{.threads = 1}}, true, false, restore) == expected);
+    CHECK(trained<on_kernels>(world, {}, {}, true, false, reload) == expected);
+    const history of_codes = trained<codes_of_gradients>(world, {}, {{.threads = 1}}, true);
+    CHECK(trained<codes_of_gradients>(world, {}, {{.threads = 1}}, true, false, reload) == of_codes);
+    CHECK(trained<codes_of_gradients>(world, {}, {{.threads = 1}}, true, false, restore) == of_codes);
+  }
+}
+
+namespace {
+
+/// Two ranks with one tensor that starts at 1, and the gradient 0.1.
+template <class Optimizer, class Body>
+void with_one_tensor(element_type type, bool compress, const Body& body) {
+  slamb::run_ranks(2, [&](thread_communicator communicator) {
+    const int rank = communicator.rank();
+    typed_memory data(std::vector<float>(600, 1.0F), type), gradient(std::vector<float>(600, 0.1F), f32);
+    const std::vector<slamb::parameter> tensors{
+        {.data = data.pointer(), .gradient = gradient.pointer(), .size = 600, .options = {.compress = compress}}};
+    Optimizer optimizer(tensors, {.weight_decay = 0.0}, std::move(communicator));
+    body(optimizer, data, rank);
+  });
+}
+
+/// The element that has moved least after 100 steps of 1e-4 with a reload after each.
+template <class Optimizer>
+float moved_with_reloads() {
+  float least = 1.0F;
+  with_one_tensor<Optimizer>(bf16, true, [&](auto& optimizer, typed_memory& data, int rank) {
+    for (int t = 0; t < 100; ++t) {
+      optimizer.step(1e-4);
+      optimizer.reload_parameters();
+    }
+    if (rank == 0) least = 1.0F - std::ranges::max(data.values());
+  });
+  return least;
+}
+
+}  // namespace
+
+TEST_CASE("partitioned adamw: steps below the spacing of sixteen bits add up with reloads between them") {
+  constexpr float spacing = 0x1p-8F;
+  CHECK(std::abs(moved_with_reloads<adamw<partition<>, mixed<>>>() - 0.01F) <= spacing);
+  CHECK(std::abs(moved_with_reloads<adamw<partition<slamb::int8>, slamb::int8, mixed<>>>() - 0.01F) <= spacing);
+}
+
+TEST_CASE("partitioned adamw: reload_parameters takes over what was written, and nothing is unsent then") {
+  const auto check = []<class Optimizer>(Optimizer* /*type*/, element_type type, bool compress) {
+    with_one_tensor<Optimizer>(type, compress, [](auto& optimizer, typed_memory& data, int /*rank*/) {
+      for (int t = 0; t < 3; ++t) optimizer.step(0.01);
+      data.write(exact_values(600, 8, 0x1p-8F));  // none is the old one
+      const std::vector<std::byte> written = data.bytes();
+      optimizer.reload_parameters();
+      for (const double drift : optimizer.statistics(true).parameter_drift) CHECK(drift == 0.0);
+      optimizer.step(0.0);
+      CHECK(data.bytes() == written);
+    });
+  };
+  check(static_cast<adamw<partition<>, mixed<>>*>(nullptr), bf16, true);
+  check(static_cast<adamw<partition<>, mixed<>>*>(nullptr), f16, true);
+  check(static_cast<adamw<partition<>, slamb::int8, mixed<>>*>(nullptr), bf16, false);
+  check(static_cast<adamw<partition<slamb::int8>, mixed<>>*>(nullptr), bf16, true);
+  check(static_cast<adamw<partition<slamb::int8>, mixed<>>*>(nullptr), f32, true);
+  check(static_cast<adamw<partition<slamb::int8>, slamb::int8>*>(nullptr), f32, true);
+}
+
+TEST_CASE("partitioned adamw: after a broadcast all ranks have the same exact parameters of a tensor that is not cut") {
+  std::vector<std::vector<std::vector<std::byte>>> reached(2);
+  using optimizer_type = adamw<partition<>, slamb::int8, mixed<>>;
+  with_one_tensor<optimizer_type>(bf16, false, [&](auto& optimizer, typed_memory& data, int rank) {
+    for (int t = 0; t < 10; ++t) optimizer.step(1e-4);
+    if (rank == 0) {  // the exact parameters become the rounded ones here
+      const std::vector<float> values = data.values();
+      data.write(std::vector<float>(600, 3.0F));
+      optimizer.reload_parameters();
+      data.write(values);
+      optimizer.reload_parameters();
+    }
+    optimizer.broadcast_parameters();
+    for (int t = 0; t < 40; ++t) {
+      optimizer.step(1e-4);
+      reached[static_cast<std::size_t>(rank)].push_back(data.bytes());
+    }
+  });
+  CHECK(reached[0].front() != reached[0].back());
+  CHECK(reached[0] == reached[1]);
 }
 
 TEST_CASE("partitioned adamw: moments of eight bits have their blocks in the parts") {
@@ -247,7 +354,10 @@ class failing_ranks {
 
   int rank() const { return base_.rank(); }
   int size() const { return base_.size(); }
-  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) { base_.all_reduce_sum(values, stream); }
+  void all_reduce_sum(std::span<float> values, slamb::host_stream stream) {
+    fail_in("all_reduce_sum");
+    base_.all_reduce_sum(values, stream);
+  }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive, slamb::host_stream stream) {
     fail_in("all_to_all");
     base_.all_to_all(send, receive, stream);
@@ -268,9 +378,9 @@ class failing_ranks {
 
 }  // namespace
 
-TEST_CASE(
-    "partitioned lamb: a step that fails in its first collective can be repeated, and a later one needs a state") {
-  const experiment e = make_experiment({{700}, {300}}, 92, 2, 2);
+TEST_CASE("partitioned lamb: a step that fails in its first phase can be repeated, and a later one needs a state") {
+  experiment e = make_experiment({{700}, {300}, {40, 1}}, 92, 2, 2);
+  e.tensors[2].options.compress = false;
   const auto expected = test_support::train<adamw<partition<slamb::int8>, slamb::int8>>(e, {});
   slamb::run_ranks(2, [&](thread_communicator communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
@@ -283,18 +393,52 @@ TEST_CASE(
     const std::vector<std::byte> state = optimizer.save_state();
     const std::vector<float> values = mine.values();
     mine.set_gradient(e.gradients[1][rank]);
-    *failing = "all_to_all";
-    CHECK_THROWS_AS(optimizer.step(e.rates[1]), slamb::communicator_error);
-    CHECK(optimizer.save_state() == state);
-    CHECK(test_support::same_bits(mine.values(), values));
+    for (const char* const call : {"all_to_all", "all_reduce_sum"}) {
+      CAPTURE(call);
+      *failing = call;
+      CHECK_THROWS_AS(optimizer.step(e.rates[1]), slamb::communicator_error);
+      failing->clear();
+      CHECK(optimizer.save_state() == state);
+      CHECK(test_support::same_bits(mine.values(), values));
+    }
     *failing = "all_gather";
     CHECK_THROWS_AS(optimizer.step(e.rates[1]), slamb::communicator_error);
     failing->clear();
-    CHECK(test_support::contains(test_support::said_by<std::logic_error>([&] { optimizer.step(e.rates[1]); }),
-                                 "load a saved state before the next step"));
+    const auto check_refused = [](const std::string& said) {
+      CHECK(test_support::contains(said, "after a step that failed halfway"));
+      CHECK(test_support::contains(said, "load a state first"));
+    };
+    using error = std::logic_error;
+    check_refused(test_support::said_by<error>([&] { optimizer.step(e.rates[1]); }));
+    check_refused(test_support::said_by<error>([&] { static_cast<void>(optimizer.save_state()); }));
+    check_refused(test_support::said_by<error>([&] { optimizer.broadcast_parameters(); }));
+    check_refused(test_support::said_by<error>([&] { optimizer.reload_parameters(); }));
+    check_refused(test_support::said_by<error>([&] { optimizer.set_steps(1); }));
+    optimizer.set_options({.beta1 = 0.9});
+    check_refused(test_support::said_by<error>([&] { optimizer.begin_step(e.rates[1]); }));
+    mine.set_values(values);  // the tensor that is not cut has moved
+    mine.set_gradient(e.gradients[1][rank]);
     optimizer.load_state(state);
     optimizer.step(e.rates[1]);
     CHECK(test_support::same_bits(mine.values(), expected[1][rank]));
+  });
+}
+
+TEST_CASE("partitioned lamb: a step that fails in the sums of its update needs a state, as errors have changed") {
+  const experiment e = make_experiment({{700}, {300}}, 93, 2, 1);
+  slamb::run_ranks(2, [&](thread_communicator communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    const auto failing = std::make_shared<std::string>();
+    replica mine(e.tensors, e.start);
+    slamb::lamb<slamb::int8, partition<>> optimizer(mine.parameters(), {.max_gradient_norm = 1.0},
+                                                    failing_ranks(std::move(communicator), failing));
+    mine.set_gradient(e.gradients[0][rank]);
+    *failing = "all_gather";  // of the norm by which gradients are clipped
+    CHECK_THROWS_AS(optimizer.step(e.rates[0]), slamb::communicator_error);
+    failing->clear();
+    CHECK(test_support::contains(
+        test_support::said_by<std::logic_error>([&] { static_cast<void>(optimizer.save_state()); }),
+        "after a step that failed halfway"));
   });
 }
 

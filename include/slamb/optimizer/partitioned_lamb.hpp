@@ -152,11 +152,6 @@ class partitioned_lamb_recipe final
 
   // A step: docs/algorithms/partition.md.
   void begin() override {
-    if (is_half_taken_)
-      throw std::logic_error(
-          "slamb: a step failed after this rank had updated its part of the model, so the ranks are at different "
-          "steps; load a "
-          "saved state before the next step");
     if (is_partitioned()) parts_.begin();
     const bool receives_sums = is_partitioned() && exchange_type::receives_sums;
     context_.template begin_step<TrustRatio>(options_, receives_sums ? 1.0 / context_.ranks.size() : 1.0, {});
@@ -172,9 +167,9 @@ class partitioned_lamb_recipe final
   // m, v, P ← … over the parts: (3);  p ← p + Q(P − p): (4) … (6)
   void finish() override {
     if (!context_.is_skipped_on_host()) {
-      is_half_taken_ = is_partitioned();
+      context_.has_half_step = is_partitioned();  // errors of gradients have changed, and the parts follow
       is_partitioned() ? update_parts() : update_all();
-      is_half_taken_ = false;
+      context_.has_half_step = false;
     }
     context_.end_step();
   }
@@ -260,13 +255,12 @@ class partitioned_lamb_recipe final
     parts_.visit_state(part);
     exchange_.visit_state(context_, part);
   }
-  void on_broadcast() override { parts_.forget_exact(); }
-  void on_parameters_reloaded() override { parts_.forget_exact(); }
-  void begin_after(std::uint64_t /*taken*/) override { parts_.forget_exact(); }
-  void on_state_loaded(const restore_options& options) override {
-    is_half_taken_ = false;
-    base::on_state_loaded(options);
+  tensor_moments all_moments() const noexcept override {
+    return is_partitioned() ? tensor_moments{} : base::moments_of(state_);
   }
+  void on_broadcast() override { parts_.follow_broadcast(!exchange_type::sends_differences); }
+  void on_parameters_reloaded() override { parts_.reload_exact(); }
+  void begin_after(std::uint64_t /*taken*/) override { parts_.reload_exact_later(); }
 
   using exchange_type =
       partitioned_exchange<quantizer_of_phase_t<Compressor>, quantizer_of_phase_t<decltype(Partition::quantizer)>,
@@ -279,7 +273,6 @@ class partitioned_lamb_recipe final
   state_arrays<array::momentum, array::variance> state_;
   region<factors_type> factors_;
   std::vector<tensor_batch> batches_;
-  bool is_half_taken_ = false;  // this rank has updated its part, and the others may not know
 };
 
 /// The recipe of these options on a Backend: declared for plans.

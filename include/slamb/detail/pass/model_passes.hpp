@@ -17,6 +17,14 @@
 
 namespace slamb::detail {
 
+/// x rounded to the nearest number of a type.
+template <class Real>
+SLAMB_ELEMENT Real rounded_to(element_type type, const Real& x) {
+  if (type == element_type::float32) return x;
+  return type == element_type::bfloat16 ? Real(real_of_bfloat16_bits(nearest_bfloat16_bits(x)))
+                                        : Real(real_of_half_bits<Real>(half_bits(x)));
+}
+
 /// Master copies follow the user's parameters where these are not the rounded copies: at the start, and after something else has
 /// written them.
 struct reload_masters {
@@ -33,10 +41,7 @@ struct reload_masters {
 
   template <class Element, class Sums>
   SLAMB_ELEMENT void operator()(Element& e, const types& constants, Sums& /*sums*/) const {
-    using Real = typename Element::real;
-    const Real rounded = constants.of_data == element_type::bfloat16
-                             ? Real(real_of_bfloat16_bits(nearest_bfloat16_bits(e.parameter)))
-                             : Real(real_of_half_bits<Real>(half_bits(e.parameter)));
+    const auto rounded = rounded_to(constants.of_data, e.parameter);
     e.parameter = select(as_word(rounded) == as_word(e.data), e.parameter, e.data);
   }
 };

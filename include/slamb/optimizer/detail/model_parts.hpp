@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "slamb/core/detail/hash.hpp"
+#include "slamb/core/parameter.hpp"
 #include "slamb/detail/exchange/partitioned.hpp"
 #include "slamb/detail/kernel/parts.hpp"
 #include "slamb/detail/kernel/segments.hpp"
@@ -73,18 +74,30 @@ class model_parts {
     follow();
   }
 
-  /// Begins a step. In the first one, and in the first after `forget_exact`, the exact parameters are the user's.
+  /// Begins a step. The first one, and the first after `reload_exact_later`, reload the exact parameters.
   void begin() {
     follow();
     if (!keeps_exact_ || is_exact_set_) return;
     context_.require_no_capture(
         "the first step copies the parameters that this rank updates; take it before the capture");
-    auto model = exact_.over(view(stored_), memory);
-    model.skip = nullptr;
-    context_.run(set_exact{}, model, all_tiles());
+    set_exact_from_stored(true, true);
     is_exact_set_ = true;
   }
-  void forget_exact() noexcept { is_exact_set_ = false; }
+  /// The exact parameters become the user's where these are not the exact ones rounded.
+  void reload_exact() {
+    if (!keeps_exact_) return;
+    follow();
+    set_exact_from_stored(true, true);
+  }
+  void reload_exact_later() noexcept { is_exact_set_ = false; }
+  /// The same after all ranks have received one rank's parameters. Exact ones that all ranks have become the user's everywhere, because
+  /// they may have differed.
+  /// @param keeps_cut  as `reload_exact` for the exact parameters that this rank alone has; false: they become the user's too
+  void follow_broadcast(bool keeps_cut) {
+    if (!keeps_exact_) return;
+    follow();
+    set_exact_from_stored(keeps_cut, false);
+  }
 
   /// The tables for the exchange.
   parts_view of_exchange() const noexcept {
@@ -145,8 +158,10 @@ class model_parts {
     context_.run(sum_unsent{}, model, all_tiles(), sums());
     std::vector<double> all(tensors.groups(), 0.0);
     for (std::size_t i = 0; i < parts_.size(); ++i) {
+      const segment& s = std::as_const(tensors).segments()[i];
+      if (!parts_[i].is_cut && s.data_type == element_type::float32) continue;  // has no exact parameters
       const tile_range its = tensors.tiles_of(i);
-      all[std::as_const(tensors).segments()[i].group] += context_.sum_of_tiles(its.last - its.first, 1, 0, its.first);
+      all[s.group] += context_.sum_of_tiles(its.last - its.first, 1, 0, its.first);
     }
     for (double& norm : all) norm = std::sqrt(norm);
     return all;
@@ -175,6 +190,13 @@ class model_parts {
     model.tiles = memory.view(tiles_).data();
     model.first_tile = memory.view(first_tile_).data();
     return model;
+  }
+
+  void set_exact_from_stored(bool keeps_cut, bool keeps_uncut) {
+    auto model = exact_.over(view(stored_), memory);
+    model.skip = nullptr;
+    context_.run(set_exact{model.segments, memory.view(part_table_).data(), keeps_cut, keeps_uncut}, model,
+                 all_tiles());
   }
 
   void follow() const {

@@ -193,10 +193,13 @@ class recipe_with_state : public recipe_on<Backend> {
     state_.visit(part, context_.memory);
   }
   void on_state_loaded(const restore_options& /*options*/) override { context_.start_in_phase(context_.phase()); }
-  tensor_moments all_moments() const noexcept final {
+  tensor_moments all_moments() const noexcept override { return moments_of(state_); }
+  /// m and v of these arrays, if both are stored as floats.
+  template <class State>
+  tensor_moments moments_of(const State& state) const noexcept {
     using precision = typename context_type::precision;
-    const auto m = state_.template floats_of<array::momentum, precision>(context_.memory);
-    const auto v = state_.template floats_of<array::variance, precision>(context_.memory);
+    const auto m = state.template floats_of<array::momentum, precision>(context_.memory);
+    const auto v = state.template floats_of<array::variance, precision>(context_.memory);
     if (m.empty() || v.empty()) return {};
     return {m, v};
   }

@@ -230,8 +230,8 @@ SLAMB_DECL void recipe_base::visit_all(const state_visitor& part, const whole_st
 SLAMB_DECL void recipe_base::require_usable(const char* call) const {
   if (core_->has_half_step)
     throw_sentence<std::logic_error>({call,
-                                      " was called after a step that failed in a collective of the shard group, when a "
-                                      "part of the state had changed; load a state first"});
+                                      " was called after a step that failed halfway, when a part of the state had "
+                                      "changed; load a state first"});
   if (is_half_restored_)
     throw_sentence<std::logic_error>({call,
                                       " was called after a load_state() that failed halfway, so a part of the state "
