@@ -375,10 +375,10 @@ class optimizer {
   void set_options(const option_changes& changes) { lock_call("set_options()")->set_options(changes); }
 
   /// Takes over parameters of sixteen bits that something else than a step has written. Where the optimizer's own master copy,
-  /// rounded, is not the parameter, the copy becomes the parameter. Does nothing without such copies. The first step, the first
-  /// after `load_state`, and `broadcast_parameters` do it themselves.
+  /// rounded, is not the parameter, the copy becomes the parameter; so do the exact parameters of sync::partition, of any type. Does
+  /// nothing without such copies. The first step, the first after `load_state`, and `broadcast_parameters` do it themselves.
   /// @throws std::logic_error in an open step, while steps are captured into a graph, in the local steps of 0/1 Adam, or after a
-  ///         load_state() that failed halfway
+  ///         step or a load_state() that failed halfway
   void reload_parameters() { lock_call("reload_parameters()")->reload_parameters(); }
 
   /// Sets the parameters of all tensors to other pointers, for frameworks that move them. The memory there must hold the
