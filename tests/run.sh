@@ -160,12 +160,12 @@ part_of_asan=(
   -DSLAMB_INSTANCES_ON_OTHER_BACKENDS=OFF
   # Without checks of null pointers, which crash anyway, and of alignment: saves a third of the compile time.
   "-DCMAKE_CXX_FLAGS=-fsanitize=address,undefined -fno-sanitize=null,alignment -fno-sanitize-recover=all -fno-omit-frame-pointer"
-  "-DSLAMB_TESTS_ONLY=backend/cuda/(codes|team)|kernel/(choose|run_pass|segments)|backend/host/.*|checkpoint|communicator/((counting|hierarchical|thread)_)?communicator|compressor/(quantizer|quantizer_values|random_k|top_k)|distributed/nccl/.*|error_feedback/.*|optimizer/(lamb|slamb)|pass/.*|replay/main|state/.*|support/tests/trace|testing/.*"
+  "-DSLAMB_TESTS_ONLY=backend/cuda/(codes|team)|kernel/(choose|run_pass|segments)|backend/host/.*|checkpoint|communicator/((counting|hierarchical|sharded|thread)_)?communicator|compressor/(quantizer|quantizer_values|random_k|top_k)|distributed/nccl/.*|error_feedback/.*|optimizer/(lamb|slamb)|parameter_sync/partition|pass/.*|properties/shards_checkpoint|replay/main|state/.*|support/tests/trace|testing/.*"
 )
 part_of_tsan=(
   -DSLAMB_BUILD_EXAMPLES=OFF
   -DSLAMB_INSTANCES_ON_OTHER_BACKENDS=OFF
-  "-DSLAMB_TESTS_ONLY=backend/host/thread_pool|communicator/((hierarchical|thread)_)?communicator|communicator/hierarchical_communicator_lamb|core/statistics|distributed/nccl/.*|examples/sockets/.*|faults/(calls|failed_calls|training)|properties/(allocation|calling_threads|determinism|steps_in_parts)|testing/.*"
+  "-DSLAMB_TESTS_ONLY=backend/host/thread_pool|communicator/((hierarchical|sharded|thread)_)?communicator|communicator/hierarchical_communicator_lamb|core/statistics|distributed/nccl/.*|examples/sockets/.*|faults/(calls|failed_calls|training)|parameter_sync/partition|properties/(allocation|calling_threads|determinism|steps_in_parts)|testing/.*"
 )
 
 # Continuous integration has no GPU to run them. It compiles the recipes that slamb_bench_gpu times for two architectures instead of
