@@ -305,4 +305,70 @@ TEST_CASE("shards: a state of whole tensors must be asked for, and a state of a 
   CHECK(refusal(2, 1, states[0], {.whole_tensors = true}) == "nothing was thrown");
 }
 
+// ---------------------------------------------------------------------------- whole tensors: groups, files, empty shards
+
+namespace {
+
+using test_support::shard_place;
+using test_support::shards_of_threads;
+using test_support::thread_shards;
+
+constexpr int groups = 2;
+constexpr slamb::save_options whole_with_parameters{.with_parameters = true, .whole_tensors = true};
+
+std::size_t number_in_groups_of_two(shard_place at) { return 2 * at.replica + at.shard; }
+
+slamb::byte_sink appending(std::vector<std::byte>& all) {
+  return [&all](std::span<const std::byte> piece) { all.insert(all.end(), piece.begin(), piece.end()); };
+}
+
+/// A rank with 1000 elements, after a step.
+struct adamw_rank {
+  explicit adamw_rank(shards_of_threads ranks, const slamb::host_backend& backend = test_support::one_thread())
+      : values(1000, 1.0F),
+        gradient(1000, 0.1F),
+        its{.data = values.data(), .gradient = gradient.data(), .size = 1000},
+        run({&its, 1}, {}, std::move(ranks), backend) {
+    run.step(0.01);
+  }
+  std::vector<float> values, gradient;
+  slamb::parameter its;
+  slamb::adamw<> run;
+};
+
+}  // namespace
+
+TEST_CASE("shards: one group saves a state of whole tensors while another takes its next step") {
+  thread_shards(2, groups).run([](shards_of_threads ranks, shard_place at) {
+    adamw_rank rank(std::move(ranks));
+    std::vector<std::byte> own;
+    if (at.replica == 0) rank.run.save_state(appending(own), whole_with_parameters);
+    rank.run.step(0.01);
+    CHECK(rank.run.statistics().step == 2);
+    CHECK(own.empty() == (at.replica != 0 || at.shard != 0));
+  });
+}
+
+TEST_CASE("shards: missing memory for a state of whole tensors is reported in the group, and training continues") {
+  std::vector<std::string> said(2 * groups);
+  thread_shards(2, groups).run([&said](shards_of_threads ranks, shard_place at) {
+    bool is_empty = false;
+    adamw_rank rank(std::move(ranks), test_support::backend_that_can_be_empty(is_empty));
+    is_empty = at.replica == 1 && at.shard == 1;
+    std::vector<std::byte> own;
+    if (at.replica == 1)
+      said[number_in_groups_of_two(at)] =
+          said_by<std::exception>([&] { rank.run.save_state(appending(own), whole_with_parameters); });
+    is_empty = false;
+    CHECK(own.empty());
+    rank.run.step(0.01);
+    CHECK(rank.run.statistics().step == 2);
+  });
+  CHECK(
+      said[2] ==
+      "slamb: save_state() did not begin: rank 1, shard 1 could not allocate memory for it; nothing has changed on any "
+      "rank");
+  CHECK(contains(said[3], " bytes could not be allocated: "));
+}
+
 }  // namespace properties_shards_checkpoint_tests
