@@ -9,8 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "slamb/checkpoint.hpp"
 #include "slamb/slamb.hpp"
 #include "support/every_recipe.hpp"
+#include "support/files.hpp"
 #include "support/said.hpp"
 #include "support/saved_training.hpp"
 #include "support/thread_shards.hpp"
@@ -369,6 +371,53 @@ TEST_CASE("shards: missing memory for a state of whole tensors is reported in th
       "slamb: save_state() did not begin: rank 1, shard 1 could not allocate memory for it; nothing has changed on any "
       "rank");
   CHECK(contains(said[3], " bytes could not be allocated: "));
+}
+
+TEST_CASE("shards: the first rank alone writes a file of whole tensors, if all ranks are given one path") {
+  const test_support::temporary_folder folder;
+  const std::string path = folder.path() / "whole.slamb";
+  test_support::write_file(path, std::span("old", 3));
+  std::vector<std::byte> state;
+  thread_shards(2, 1).run([&](shards_of_threads ranks, shard_place at) {
+    adamw_rank rank(std::move(ranks));
+    std::vector<std::byte> own;
+    rank.run.save_state(appending(own), whole_with_parameters);
+    if (at.shard == 0) state = own;
+    for (int i = 0; i < 20; ++i) {
+      slamb::save_checkpoint(rank.run, path, whole_with_parameters);
+      rank.run.compare_ranks();  // all have saved
+      const bool is_whole = test_support::read_file(path) == state;
+      CHECK(is_whole);
+      CHECK(test_support::names_in(folder.path()) == std::vector<std::string>{"whole.slamb"});
+      rank.run.compare_ranks();
+    }
+    const std::vector<float> saved = rank.values;
+    rank.run.step(0.01);
+    slamb::load_checkpoint(rank.run, path, {.whole_tensors = true});
+    CHECK(rank.values == saved);
+  });
+}
+
+TEST_CASE("shards: a file that the first rank cannot write is its error alone, and nobody waits") {
+  const test_support::temporary_folder folder;
+  const std::string missing = folder.path() / "missing" / "whole.slamb";
+  const std::string path = folder.path() / "whole.slamb";
+  for (const std::size_t without : {0U, 1U}) {  // the rank that has no folder
+    std::vector<std::string> said(2);
+    thread_shards(2, 1).run([&](shards_of_threads ranks, shard_place at) {
+      adamw_rank rank(std::move(ranks));
+      said[at.shard] = said_by<slamb::file_error>(
+          [&] { slamb::save_checkpoint(rank.run, at.shard == without ? missing : path, whole_with_parameters); });
+      rank.run.step(0.01);
+      CHECK(rank.run.statistics().step == 2);
+    });
+    CHECK(said[1] == "nothing was thrown");
+    if (without == 0)
+      CHECK(said[0] == "slamb: save_checkpoint() cannot write " + missing + ": No such file or directory");
+    else
+      CHECK(said[0] == "nothing was thrown");
+    CHECK(test_support::names_in(folder.path()).size() == without);
+  }
 }
 
 }  // namespace properties_shards_checkpoint_tests
