@@ -420,4 +420,113 @@ TEST_CASE("shards: a file that the first rank cannot write is its error alone, a
   }
 }
 
+namespace {
+
+using mixed = slamb::precision::mixed<>;
+
+/// The tensors of a rank: their parameters have 16 bits.
+struct held_tensor {
+  std::size_t size = 10;
+  slamb::parameter::data_pointer empty{};  ///< `data`, if the size is 0
+  bool has_master = false;
+};
+
+struct mixed_rank {
+  template <class Communicator>
+  mixed_rank(const held_tensor& t, Communicator ranks)
+      : values(t.size, slamb::bfloat16{0x3F80}),
+        gradient(t.size, 0.1F),
+        master(t.size, 1.0F),
+        its{.data = t.size > 0 ? slamb::parameter::data_pointer(values.data()) : t.empty,
+            .gradient = t.size > 0 ? gradient.data() : nullptr,
+            .size = t.size,
+            .master = t.has_master && t.size > 0 ? master.data() : nullptr},
+        run({&its, 1}, {}, std::move(ranks), mixed{test_support::one_thread()}) {
+    run.step(0.01);
+  }
+  std::vector<slamb::bfloat16> values;
+  std::vector<float> gradient, master;
+  slamb::parameter its;
+  slamb::lamb<mixed> run;
+};
+
+/// The states of whole tensors of two groups, without parameters and with them, in turn. All ranks also load them.
+std::vector<std::vector<std::byte>> states_of(const std::vector<held_tensor>& tensors) {
+  std::vector<std::vector<std::byte>> all;
+  for (const bool with_parameters : {false, true}) {
+    std::vector<std::byte> state;
+    thread_shards(2, groups).run([&](shards_of_threads ranks, shard_place at) {
+      mixed_rank rank(tensors[at.shard], std::move(ranks));
+      std::vector<std::byte> own;
+      rank.run.save_state(appending(own), {.with_parameters = with_parameters, .whole_tensors = true});
+      if (at.replica == 0 && at.shard == 0) state = own;
+      rank.run.compare_ranks();
+      const std::vector<float> saved = rank.master;
+      rank.run.step(0.01);
+      rank.run.load_state(state, {.from_other_ranks = true, .parameters = with_parameters, .whole_tensors = true});
+      if (with_parameters && rank.its.master != nullptr) CHECK(rank.master == saved);
+      rank.run.step(0.01);
+      CHECK(rank.run.statistics().step == 2);
+      rank.run.set_parameters(std::vector<slamb::parameter::data_pointer>{rank.its.data});
+    });
+    all.push_back(state);
+  }
+  return all;
+}
+
+/// Those of an optimizer without shards.
+std::vector<std::vector<std::byte>> states_of_one(const held_tensor& tensor) {
+  slamb::thread_group one(1);
+  mixed_rank rank(tensor, one.communicator(0));
+  std::vector<std::vector<std::byte>> all(2);
+  rank.run.save_state(appending(all[0]), {.with_parameters = false});
+  rank.run.save_state(appending(all[1]), {.with_parameters = true});
+  return all;
+}
+
+/// The errors of construction and of a step on the ranks of two groups; tensors are [groups · 2].
+std::vector<std::string> refusals(const std::vector<held_tensor>& tensors) {
+  std::vector<std::string> said(2 * groups);
+  thread_shards(2, groups).run([&](shards_of_threads ranks, shard_place at) {
+    const std::size_t i = number_in_groups_of_two(at);
+    said[i] = said_by<slamb::rank_mismatch_error>([&] { mixed_rank(tensors[i], std::move(ranks)); });
+  });
+  return said;
+}
+
+}  // namespace
+
+TEST_CASE("shards: the type of an empty shard of 16 bits is that of the other shards, in comparisons and in states") {
+  for (const bool has_master : {false, true}) {
+    CAPTURE(has_master);
+    const held_tensor held{.size = 10, .has_master = has_master};
+    const held_tensor typed{.size = 0, .empty = {nullptr, slamb::parameter::bfloat16}};
+    const auto without_shards = states_of_one(held), first = states_of({held, typed}), last = states_of({typed, held});
+    for (const std::size_t i : {0U, 1U}) {
+      CHECK(first[i].size() == without_shards[i].size());
+      CHECK(last[i].size() == without_shards[i].size());
+    }
+    for (const held_tensor& other :
+         {held_tensor{.size = 0}, held_tensor{.size = 0, .empty = {nullptr, slamb::parameter::float16}}}) {
+      CHECK(states_of({held, other}) == first);
+      CHECK(states_of({other, held}) == last);
+    }
+  }
+}
+
+TEST_CASE("shards: ranks with elements of a tensor must agree on master copies") {
+  const held_tensor with{.size = 10, .has_master = true}, without{.size = 10}, empty{.size = 0};
+  for (const std::string& said : refusals({with, without, with, without}))
+    CHECK(
+        said ==
+        "slamb: ranks differ in whether tensor 0 has a parameter::master: 1 on rank 0, shard 0, 0 on rank 0, shard 1; "
+        "give a master copy on all ranks that have elements of the tensor, or on none");
+  for (const std::string& said : refusals({empty, without, empty, with}))
+    CHECK(
+        contains(said, "slamb: ranks differ in whether tensor 0 has a parameter::master: 0 on rank 0, shard 0, 1 on "));
+  for (const auto& tensors : std::vector<std::vector<held_tensor>>{
+           {with, with, with, with}, {without, empty, without, empty}, {empty, with, empty, with}})
+    for (const std::string& said : refusals(tensors)) CHECK(said == "nothing was thrown");
+}
+
 }  // namespace properties_shards_checkpoint_tests
