@@ -6,6 +6,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -527,6 +528,62 @@ TEST_CASE("shards: ranks with elements of a tensor must agree on master copies")
   for (const auto& tensors : std::vector<std::vector<held_tensor>>{
            {with, with, with, with}, {without, empty, without, empty}, {empty, with, empty, with}})
     for (const std::string& said : refusals(tensors)) CHECK(said == "nothing was thrown");
+}
+
+TEST_CASE(
+    "shards: groups with other parameters resume from one state of whole tensors, or synchronize before they save") {
+  const auto check = [](const auto& optimizer, std::size_t steps, const auto& options) {
+    using optimizer_type = typename std::remove_cvref_t<decltype(optimizer)>::type;
+    for (const bool synchronizes : {false, true})
+      for (const bool loads_first : {false, true}) {
+        CAPTURE(synchronizes);
+        CAPTURE(loads_first);
+        std::vector<std::vector<std::byte>> states(groups);
+        std::vector<std::string> said(2 * groups);
+        std::vector<std::vector<float>> reached(2 * groups);
+        for (const bool loads : {false, true})
+          thread_shards(2, groups).run([&](shards_of_threads ranks, shard_place at) {
+            std::vector<float> values(300, 1.0F), gradient(300);
+            const slamb::parameter its{.data = values.data(), .gradient = gradient.data(), .size = values.size()};
+            optimizer_type run({&its, 1}, options, std::move(ranks), test_support::one_thread());
+            const auto take_steps = [&](std::size_t first) {
+              for (std::size_t t = first; t < first + steps; ++t) {
+                for (std::size_t i = 0; i < gradient.size(); ++i)
+                  gradient[i] = 0.01F * static_cast<float>((31 * i + 7 * t + 3 * at.replica + at.shard) % 17);
+                run.step(0.01);
+              }
+            };
+            if (!loads) {
+              take_steps(0);
+              if (synchronizes) run.synchronize_parameters();
+              std::vector<std::byte> own;
+              run.save_state(appending(own), whole_with_parameters);
+              if (at.shard == 0) states[at.replica] = own;
+              return;
+            }
+            run.load_state(states[loads_first ? 0 : at.replica],
+                           {.from_other_ranks = loads_first, .whole_tensors = true});
+            said[number_in_groups_of_two(at)] = said_by<slamb::rank_mismatch_error>([&] {
+              take_steps(steps);
+              run.synchronize_parameters();
+            });
+            reached[number_in_groups_of_two(at)] = values;
+          });
+        for (const std::string& text : said)
+          if (synchronizes || loads_first)
+            CHECK(text == "nothing was thrown");
+          else
+            CHECK(contains(text, "slamb: ranks differ in the parameters of tensor 0"));
+        if (synchronizes || loads_first)
+          for (const std::size_t shard : {0U, 1U}) CHECK(reached[shard] == reached[2 + shard]);
+      }
+  };
+  slamb::zero_one_adam<>::options_type early;
+  early.variance_schedule.freeze_step = 2;
+  early.local_schedule.scaler = 2;
+  check(std::type_identity<slamb::zero_one_adam<>>{}, 10, early);
+  using by_differences = slamb::slamb<slamb::sync::quantized_difference<>, slamb::rescaled_trust_ratio<>>;
+  check(std::type_identity<by_differences>{}, 7, by_differences::options_type{});
 }
 
 }  // namespace properties_shards_checkpoint_tests
