@@ -214,18 +214,30 @@ class temporary_file {
 /// file or the new one. A process that is killed in between leaves `path.partial-…`, which can be deleted. A symbolic link stays
 /// a link: the file that it names is written, and created if it does not exist. The new file has the permissions of the old one.
 ///
+/// With `{.whole_tensors = true}` all ranks of a shard group call it together, and the first of them alone writes a file. The others
+/// neither read nor change `path`, so all may pass the same one. They may return before the file is complete. Each shard group that saves
+/// needs its own path.
+///
 /// @param from     an `optimizer` or a `chosen_optimizer`
 /// @param options  `{.with_parameters = false}` leaves the parameters out: then save and restore them yourself
 /// @throws file_error naming the path and the reason; the exceptions of `save_state`. The old file is then still at `path`, with
-///         one exception: if only the flush of the folder fails, the new file is there but may be lost in a power failure
+///         one exception: if only the flush of the folder fails, the new file is there but may be lost in a power failure. With
+///         `whole_tensors`, the first rank throws a file_error when the group has taken all collectives, and the others do not throw
 /// *Memory*: 4 MiB during the call.
 template <class Optimizer>
 void save_checkpoint(const Optimizer& from, const std::string& path,
                      const save_options& options = {.with_parameters = true}) {
-  detail::temporary_file temporary(path);
-  detail::open_file& file = temporary.make();
-  from.save_state([&file](std::span<const std::byte> piece) { file.write(piece); }, options);
-  temporary.replace_target();
+  std::optional<detail::temporary_file> temporary;
+  detail::open_file* file = nullptr;
+  const auto open = [&] { file = &temporary.emplace(path).make(); };
+  // Whole tensors: a rank that receives none writes no file, and save_state() keeps an error until its collectives are done.
+  if (!options.whole_tensors) open();
+  const auto write = [&](std::span<const std::byte> piece) {
+    if (file == nullptr) open();
+    file->write(piece);
+  };
+  from.save_state(write, options);
+  if (temporary) temporary->replace_target();
 }
 
 /// Restores the state and the parameters from a file of `save_checkpoint`.

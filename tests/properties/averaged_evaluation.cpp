@@ -10,7 +10,6 @@
 #include <exception>
 #include <functional>
 #include <limits>
-#include <new>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -27,6 +26,7 @@ namespace properties_averaged_evaluation_tests {
 namespace {
 
 using slamb::thread_communicator;
+using test_support::backend_that_can_be_empty;
 using test_support::checkpoint;
 using test_support::checkpoints;
 using test_support::experiment;
@@ -95,18 +95,6 @@ checkpoints train_with(const experiment& e, const optimizer_maker& make, const B
     CHECK(r.mine.intact());
   });
   return end;
-}
-
-/// A backend with one thread that cannot allocate while `is_empty`.
-slamb::host_backend backend_that_can_be_empty(const bool& is_empty) {
-  slamb::host_backend backend = test_support::one_thread();
-  const slamb::allocator from = slamb::detail::host_allocator();
-  backend.memory = {.allocate = [&is_empty, from](std::size_t bytes) -> void* {
-                      if (is_empty) throw std::bad_alloc();
-                      return from.allocate(bytes);
-                    },
-                    .deallocate = from.deallocate};
-  return backend;
 }
 
 void nothing_between(rank_of_run& /*r*/, std::size_t /*t*/) {}

@@ -6,11 +6,14 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "slamb/checkpoint.hpp"
 #include "slamb/slamb.hpp"
 #include "support/every_recipe.hpp"
+#include "support/files.hpp"
 #include "support/said.hpp"
 #include "support/saved_training.hpp"
 #include "support/thread_shards.hpp"
@@ -303,6 +306,284 @@ TEST_CASE("shards: a state of whole tensors must be asked for, and a state of a 
   const auto states = whole_states(e, cuts, test_support::maker_of<slamb::lamb<>>({}), 2);
   CHECK(contains(refusal(3, 1, states[0], {.whole_tensors = true}), "slamb: "));  // tensors of another size
   CHECK(refusal(2, 1, states[0], {.whole_tensors = true}) == "nothing was thrown");
+}
+
+// ---------------------------------------------------------------------------- whole tensors: groups, files, empty shards
+
+namespace {
+
+using test_support::shard_place;
+using test_support::shards_of_threads;
+using test_support::thread_shards;
+
+constexpr int groups = 2;
+constexpr slamb::save_options whole_with_parameters{.with_parameters = true, .whole_tensors = true};
+
+std::size_t number_in_groups_of_two(shard_place at) { return 2 * at.replica + at.shard; }
+
+slamb::byte_sink appending(std::vector<std::byte>& all) {
+  return [&all](std::span<const std::byte> piece) { all.insert(all.end(), piece.begin(), piece.end()); };
+}
+
+/// A rank with 1000 elements, after a step.
+struct adamw_rank {
+  explicit adamw_rank(shards_of_threads ranks, const slamb::host_backend& backend = test_support::one_thread())
+      : values(1000, 1.0F),
+        gradient(1000, 0.1F),
+        its{.data = values.data(), .gradient = gradient.data(), .size = 1000},
+        run({&its, 1}, {}, std::move(ranks), backend) {
+    run.step(0.01);
+  }
+  std::vector<float> values, gradient;
+  slamb::parameter its;
+  slamb::adamw<> run;
+};
+
+}  // namespace
+
+TEST_CASE("shards: one group saves a state of whole tensors while another takes its next step") {
+  thread_shards(2, groups).run([](shards_of_threads ranks, shard_place at) {
+    adamw_rank rank(std::move(ranks));
+    std::vector<std::byte> own;
+    if (at.replica == 0) rank.run.save_state(appending(own), whole_with_parameters);
+    rank.run.step(0.01);
+    CHECK(rank.run.statistics().step == 2);
+    CHECK(own.empty() == (at.replica != 0 || at.shard != 0));
+  });
+}
+
+TEST_CASE("shards: missing memory for a state of whole tensors is reported in the group, and training continues") {
+  std::vector<std::string> said(2 * groups);
+  thread_shards(2, groups).run([&said](shards_of_threads ranks, shard_place at) {
+    bool is_empty = false;
+    adamw_rank rank(std::move(ranks), test_support::backend_that_can_be_empty(is_empty));
+    is_empty = at.replica == 1 && at.shard == 1;
+    std::vector<std::byte> own;
+    if (at.replica == 1)
+      said[number_in_groups_of_two(at)] =
+          said_by<std::exception>([&] { rank.run.save_state(appending(own), whole_with_parameters); });
+    is_empty = false;
+    CHECK(own.empty());
+    rank.run.step(0.01);
+    CHECK(rank.run.statistics().step == 2);
+  });
+  CHECK(
+      said[2] ==
+      "slamb: save_state() did not begin: rank 1, shard 1 could not allocate memory for it; nothing has changed on any "
+      "rank");
+  CHECK(contains(said[3], " bytes could not be allocated: "));
+}
+
+TEST_CASE("shards: the first rank alone writes a file of whole tensors, if all ranks are given one path") {
+  const test_support::temporary_folder folder;
+  const std::string path = folder.path() / "whole.slamb";
+  test_support::write_file(path, std::span("old", 3));
+  std::vector<std::byte> state;
+  thread_shards(2, 1).run([&](shards_of_threads ranks, shard_place at) {
+    adamw_rank rank(std::move(ranks));
+    std::vector<std::byte> own;
+    rank.run.save_state(appending(own), whole_with_parameters);
+    if (at.shard == 0) state = own;
+    for (int i = 0; i < 20; ++i) {
+      slamb::save_checkpoint(rank.run, path, whole_with_parameters);
+      rank.run.compare_ranks();  // all have saved
+      const bool is_whole = test_support::read_file(path) == state;
+      CHECK(is_whole);
+      CHECK(test_support::names_in(folder.path()) == std::vector<std::string>{"whole.slamb"});
+      rank.run.compare_ranks();
+    }
+    const std::vector<float> saved = rank.values;
+    rank.run.step(0.01);
+    slamb::load_checkpoint(rank.run, path, {.whole_tensors = true});
+    CHECK(rank.values == saved);
+  });
+}
+
+TEST_CASE("shards: a file that the first rank cannot write is its error alone, and nobody waits") {
+  const test_support::temporary_folder folder;
+  const std::string missing = folder.path() / "missing" / "whole.slamb";
+  const std::string path = folder.path() / "whole.slamb";
+  for (const std::size_t without : {0U, 1U}) {  // the rank that has no folder
+    std::vector<std::string> said(2);
+    thread_shards(2, 1).run([&](shards_of_threads ranks, shard_place at) {
+      adamw_rank rank(std::move(ranks));
+      said[at.shard] = said_by<slamb::file_error>(
+          [&] { slamb::save_checkpoint(rank.run, at.shard == without ? missing : path, whole_with_parameters); });
+      rank.run.step(0.01);
+      CHECK(rank.run.statistics().step == 2);
+    });
+    CHECK(said[1] == "nothing was thrown");
+    if (without == 0)
+      CHECK(said[0] == "slamb: save_checkpoint() cannot write " + missing + ": No such file or directory");
+    else
+      CHECK(said[0] == "nothing was thrown");
+    CHECK(test_support::names_in(folder.path()).size() == without);
+  }
+}
+
+namespace {
+
+using mixed = slamb::precision::mixed<>;
+
+/// The tensors of a rank: their parameters have 16 bits.
+struct held_tensor {
+  std::size_t size = 10;
+  slamb::parameter::data_pointer empty{};  ///< `data`, if the size is 0
+  bool has_master = false;
+};
+
+struct mixed_rank {
+  template <class Communicator>
+  mixed_rank(const held_tensor& t, Communicator ranks)
+      : values(t.size, slamb::bfloat16{0x3F80}),
+        gradient(t.size, 0.1F),
+        master(t.size, 1.0F),
+        its{.data = t.size > 0 ? slamb::parameter::data_pointer(values.data()) : t.empty,
+            .gradient = t.size > 0 ? gradient.data() : nullptr,
+            .size = t.size,
+            .master = t.has_master && t.size > 0 ? master.data() : nullptr},
+        run({&its, 1}, {}, std::move(ranks), mixed{test_support::one_thread()}) {
+    run.step(0.01);
+  }
+  std::vector<slamb::bfloat16> values;
+  std::vector<float> gradient, master;
+  slamb::parameter its;
+  slamb::lamb<mixed> run;
+};
+
+/// The states of whole tensors of two groups, without parameters and with them, in turn. All ranks also load them.
+std::vector<std::vector<std::byte>> states_of(const std::vector<held_tensor>& tensors) {
+  std::vector<std::vector<std::byte>> all;
+  for (const bool with_parameters : {false, true}) {
+    std::vector<std::byte> state;
+    thread_shards(2, groups).run([&](shards_of_threads ranks, shard_place at) {
+      mixed_rank rank(tensors[at.shard], std::move(ranks));
+      std::vector<std::byte> own;
+      rank.run.save_state(appending(own), {.with_parameters = with_parameters, .whole_tensors = true});
+      if (at.replica == 0 && at.shard == 0) state = own;
+      rank.run.compare_ranks();
+      const std::vector<float> saved = rank.master;
+      rank.run.step(0.01);
+      rank.run.load_state(state, {.from_other_ranks = true, .parameters = with_parameters, .whole_tensors = true});
+      if (with_parameters && rank.its.master != nullptr) CHECK(rank.master == saved);
+      rank.run.step(0.01);
+      CHECK(rank.run.statistics().step == 2);
+      rank.run.set_parameters(std::vector<slamb::parameter::data_pointer>{rank.its.data});
+    });
+    all.push_back(state);
+  }
+  return all;
+}
+
+/// Those of an optimizer without shards.
+std::vector<std::vector<std::byte>> states_of_one(const held_tensor& tensor) {
+  slamb::thread_group one(1);
+  mixed_rank rank(tensor, one.communicator(0));
+  std::vector<std::vector<std::byte>> all(2);
+  rank.run.save_state(appending(all[0]), {.with_parameters = false});
+  rank.run.save_state(appending(all[1]), {.with_parameters = true});
+  return all;
+}
+
+/// The errors of construction and of a step on the ranks of two groups; tensors are [groups · 2].
+std::vector<std::string> refusals(const std::vector<held_tensor>& tensors) {
+  std::vector<std::string> said(2 * groups);
+  thread_shards(2, groups).run([&](shards_of_threads ranks, shard_place at) {
+    const std::size_t i = number_in_groups_of_two(at);
+    said[i] = said_by<slamb::rank_mismatch_error>([&] { mixed_rank(tensors[i], std::move(ranks)); });
+  });
+  return said;
+}
+
+}  // namespace
+
+TEST_CASE("shards: the type of an empty shard of 16 bits is that of the other shards, in comparisons and in states") {
+  for (const bool has_master : {false, true}) {
+    CAPTURE(has_master);
+    const held_tensor held{.size = 10, .has_master = has_master};
+    const held_tensor typed{.size = 0, .empty = {nullptr, slamb::parameter::bfloat16}};
+    const auto without_shards = states_of_one(held), first = states_of({held, typed}), last = states_of({typed, held});
+    for (const std::size_t i : {0U, 1U}) {
+      CHECK(first[i].size() == without_shards[i].size());
+      CHECK(last[i].size() == without_shards[i].size());
+    }
+    for (const held_tensor& other :
+         {held_tensor{.size = 0}, held_tensor{.size = 0, .empty = {nullptr, slamb::parameter::float16}}}) {
+      CHECK(states_of({held, other}) == first);
+      CHECK(states_of({other, held}) == last);
+    }
+  }
+}
+
+TEST_CASE("shards: ranks with elements of a tensor must agree on master copies") {
+  const held_tensor with{.size = 10, .has_master = true}, without{.size = 10}, empty{.size = 0};
+  for (const std::string& said : refusals({with, without, with, without}))
+    CHECK(
+        said ==
+        "slamb: ranks differ in whether tensor 0 has a parameter::master: 1 on rank 0, shard 0, 0 on rank 0, shard 1; "
+        "give a master copy on all ranks that have elements of the tensor, or on none");
+  for (const std::string& said : refusals({empty, without, empty, with}))
+    CHECK(
+        contains(said, "slamb: ranks differ in whether tensor 0 has a parameter::master: 0 on rank 0, shard 0, 1 on "));
+  for (const auto& tensors : std::vector<std::vector<held_tensor>>{
+           {with, with, with, with}, {without, empty, without, empty}, {empty, with, empty, with}})
+    for (const std::string& said : refusals(tensors)) CHECK(said == "nothing was thrown");
+}
+
+TEST_CASE(
+    "shards: groups with other parameters resume from one state of whole tensors, or synchronize before they save") {
+  const auto check = [](const auto& optimizer, std::size_t steps, const auto& options) {
+    using optimizer_type = typename std::remove_cvref_t<decltype(optimizer)>::type;
+    for (const bool synchronizes : {false, true})
+      for (const bool loads_first : {false, true}) {
+        CAPTURE(synchronizes);
+        CAPTURE(loads_first);
+        std::vector<std::vector<std::byte>> states(groups);
+        std::vector<std::string> said(2 * groups);
+        std::vector<std::vector<float>> reached(2 * groups);
+        for (const bool loads : {false, true})
+          thread_shards(2, groups).run([&](shards_of_threads ranks, shard_place at) {
+            std::vector<float> values(300, 1.0F), gradient(300);
+            const slamb::parameter its{.data = values.data(), .gradient = gradient.data(), .size = values.size()};
+            optimizer_type run({&its, 1}, options, std::move(ranks), test_support::one_thread());
+            const auto take_steps = [&](std::size_t first) {
+              for (std::size_t t = first; t < first + steps; ++t) {
+                for (std::size_t i = 0; i < gradient.size(); ++i)
+                  gradient[i] = 0.01F * static_cast<float>((31 * i + 7 * t + 3 * at.replica + at.shard) % 17);
+                run.step(0.01);
+              }
+            };
+            if (!loads) {
+              take_steps(0);
+              if (synchronizes) run.synchronize_parameters();
+              std::vector<std::byte> own;
+              run.save_state(appending(own), whole_with_parameters);
+              if (at.shard == 0) states[at.replica] = own;
+              return;
+            }
+            run.load_state(states[loads_first ? 0 : at.replica],
+                           {.from_other_ranks = loads_first, .whole_tensors = true});
+            said[number_in_groups_of_two(at)] = said_by<slamb::rank_mismatch_error>([&] {
+              take_steps(steps);
+              run.synchronize_parameters();
+            });
+            reached[number_in_groups_of_two(at)] = values;
+          });
+        for (const std::string& text : said)
+          if (synchronizes || loads_first)
+            CHECK(text == "nothing was thrown");
+          else
+            CHECK(contains(text, "slamb: ranks differ in the parameters of tensor 0"));
+        if (synchronizes || loads_first)
+          for (const std::size_t shard : {0U, 1U}) CHECK(reached[shard] == reached[2 + shard]);
+      }
+  };
+  slamb::zero_one_adam<>::options_type early;
+  early.variance_schedule.freeze_step = 2;
+  early.local_schedule.scaler = 2;
+  check(std::type_identity<slamb::zero_one_adam<>>{}, 10, early);
+  using by_differences = slamb::slamb<slamb::sync::quantized_difference<>, slamb::rescaled_trust_ratio<>>;
+  check(std::type_identity<by_differences>{}, 7, by_differences::options_type{});
 }
 
 }  // namespace properties_shards_checkpoint_tests

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <new>
 #include <span>
 #include <utility>
 #include <vector>
@@ -59,6 +60,18 @@ inline void use_one_rate(experiment& e, double rate) {
 using trajectory = std::vector<std::vector<std::vector<float>>>;  // [step][rank][n]
 
 inline slamb::host_backend one_thread() { return {.threads = 1}; }
+
+/// A backend with one thread that cannot allocate while `is_empty`.
+inline slamb::host_backend backend_that_can_be_empty(const bool& is_empty) {
+  slamb::host_backend backend = one_thread();
+  const slamb::allocator from = slamb::detail::host_allocator();
+  backend.memory = {.allocate = [&is_empty, from](std::size_t bytes) -> void* {
+                      if (is_empty) throw std::bad_alloc();
+                      return from.allocate(bytes);
+                    },
+                    .deallocate = from.deallocate};
+  return backend;
+}
 
 /// Trains rank `rank` of an experiment, and stores its parameters after every step in `reached`.
 /// @return true if guards and gradients are unchanged

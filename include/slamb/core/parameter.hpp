@@ -112,7 +112,8 @@ struct parameter {
   int dimensions = 2;  ///< dimensions of the whole tensor; SLAMB never compresses tensors of one dimension
   tensor_options options{};
   /// [size]  float copy of 16-bit `data`, in the backend's memory. It holds the parameters to start from, and the optimizer
-  /// updates it; `data` receives it rounded. Null: the optimizer keeps a copy of its own, which starts from `data`.
+  /// updates it; `data` receives it rounded. Null: the optimizer keeps a copy of its own, which starts from `data`. With a shard group,
+  /// all ranks that have elements of the tensor give one, or none does.
   float* master = nullptr;
   /// With a sharded_communicator: the number of the part of the whole tensor that these elements are, in [0, S). Ranks of a shard group
   /// with the same number hold equal elements, which count once in sums over the tensor; such a tensor is never exchanged in codes. 0 on

@@ -33,9 +33,10 @@ struct save_options {
   bool with_parameters =
       false;  ///< also saves this rank's parameters, so that a training can continue from the state alone
   /// With a shard group: saves the state of the whole tensors, which can be loaded with any number of shards, and without shards. All
-  /// ranks of the group call it together, and the sink of the first receives the state; those of the others receive nothing. The parts of
-  /// a tensor lie end to end, in the order of `parameter::shard`. Compression errors are not saved: without shards, load the state with
-  /// `from_other_ranks` if the optimizer has some.
+  /// ranks of the group call it together, and the sink of the first receives the state; those of the others receive nothing. If the sink
+  /// throws, the first rank throws its exception at the end of the call, and the others do not throw. Other shard groups need not call
+  /// it. The parts of a tensor lie end to end, in the order of `parameter::shard`. Compression errors are not saved: without shards, load
+  /// the state with `from_other_ranks` if the optimizer has some.
   bool whole_tensors = false;
 };
 

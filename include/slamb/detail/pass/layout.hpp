@@ -40,6 +40,8 @@ struct segment {
   element_type data_type = element_type::float32;
   element_type gradient_type = element_type::float32;
   bool keeps_master = false;  ///< `master` is in the optimizer's memory
+  /// The caller has the master copies. Of a shard without elements: of those that have some, whatever `master` is here.
+  bool has_given_master = false;
   bool has_gradient = true;   ///< false: `gradient` of the user is null, and steps leave the tensor as it is
   bool is_counted = true;     ///< false: a lower rank of the shard group has the same elements, and counts them
   bool is_copied = false;     ///< some ranks of the shard group have the same elements
@@ -58,7 +60,9 @@ struct segment {
   }
 
   /// Of the parameters that passes read.
-  element_type type_of_parameters() const noexcept { return master == nullptr ? data_type : element_type::float32; }
+  element_type type_of_parameters() const noexcept {
+    return keeps_master || has_given_master ? element_type::float32 : data_type;
+  }
 };
 
 /// A piece of one tensor: the unit of work, and of the fixed order of sums.
@@ -149,6 +153,9 @@ class layout {
 
   /// Tells what is known of the whole tensors, [tensors]. Those of which ranks hold copies are always exchanged dense.
   void set_whole(std::span<const whole_tensor> tensors);
+
+  /// Gives a shard without elements the type of the others of its tensor, and says whether those have master copies of the caller's.
+  void set_types_of_empty(std::size_t tensor, element_type data, bool has_given_master);
 
   /// Points all tensors at other parameters, and at other gradients if some are given.
   /// @throws std::invalid_argument if they and the tensors differ in number, if `data` differ in type, or as the constructor:

@@ -34,10 +34,14 @@ void average_parameters(optimizer_core& core, std::span<float> buffer, const std
 /// of the Communicator it uses a sum in which the other ranks contribute 0.
 void broadcast_parameters(optimizer_core& core, int root, std::span<float> buffer);
 
-/// Calls allocate() on every rank before the collectives of `call`. If it fails on one rank, it throws there, and
+/// The ranks that make a call together: those of all groups, or those of this rank's shard group.
+enum class calling_ranks : std::uint8_t { all, of_shard_group };
+
+/// Calls allocate() on each of these ranks before the collectives of `call`. If it fails on one rank, it throws there, and
 /// communicator_error on all others, which would otherwise wait for that rank. Nothing has been exchanged then, and all can
-/// continue. Collective.
-void allocate_on_all_ranks(optimizer_core& core, const char* call, function_ref<void()> allocate);
+/// continue. Collective over these ranks.
+void allocate_on_all_ranks(optimizer_core& core, const char* call, function_ref<void()> allocate,
+                           calling_ranks called_by = calling_ranks::all);
 
 /// Calls `average`, which replaces the parameters by their mean over ranks, then `evaluate`. Restores this rank's parameters,
 /// also if one of these throws. Allocates 4 bytes a parameter.

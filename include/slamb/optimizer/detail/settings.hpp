@@ -95,6 +95,6 @@ consistency_check consistency_of(std::string_view recipe, const Options& o, std:
 
 /// Adds the properties of tensors that must be equal on all ranks. The list of names is the same for every tensor, because ranks
 /// first compare the names.
-void describe_tensors(const layout& tensors, consistency_check& fields);
+void describe_tensors(const layout& tensors, consistency_check& fields, bool in_shards);
 
 }  // namespace slamb::detail

@@ -19,7 +19,7 @@ class state_of_shards final : public whole_state {
  public:
   explicit state_of_shards(optimizer_core& core) noexcept : core_(core) {}
 
-  /// Allocates memory for `gather`. Collective over all ranks.
+  /// Allocates memory for `gather`. Collective over the shard group.
   void allocate();
 
   std::uint64_t bytes_of(const of_elements& part) const override;

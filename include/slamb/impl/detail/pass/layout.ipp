@@ -65,7 +65,7 @@ SLAMB_DECL void layout::reject(std::size_t tensor, std::initializer_list<sentenc
 SLAMB_DECL void layout::require_types(const parameter& p, std::size_t i) const {
   require_taken(p.data.type(), "data", i);
   require_type(p.gradient, i);
-  require(p.master == nullptr || p.data.type() != element_type::float32, i,
+  require(p.size == 0 || p.master == nullptr || p.data.type() != element_type::float32, i,
           {"has a master copy, but its data is float32; only bfloat16 and float16 data have one, so master must be "
            "null"});
   require_aligned(p.data.address(), p.data.type(), i, "data");
@@ -126,6 +126,7 @@ SLAMB_DECL void layout::append(const parameter& p, std::size_t i, double weight_
                        .one_dimensional = p.dimensions <= 1,
                        .data_type = p.data.type(),
                        .gradient_type = p.gradient.type(),
+                       .has_given_master = p.master != nullptr,
                        .has_gradient = p.size == 0 || p.gradient.address() != nullptr,
                        .shard = std::max(p.shard, -1),
                        .whole_size = p.whole_size});
@@ -195,6 +196,7 @@ SLAMB_DECL layout::layout(const layout& whole, std::span<const tensor_part> part
     s.master = nullptr;
     s.gradient = nullptr;
     s.keeps_master = false;
+    s.has_given_master = false;
     s.rows = {};
     s.size = parts[i].count;
     s.first = parts[i].place;
@@ -216,6 +218,14 @@ SLAMB_DECL void layout::set_whole(std::span<const whole_tensor> tensors) {
     s.is_everywhere = tensors[i].is_everywhere;
     s.dense = s.dense || s.is_copied;
   }
+}
+
+SLAMB_DECL void layout::set_types_of_empty(std::size_t tensor, element_type data, bool has_given_master) {
+  segment& s = segments_[tensor];
+  s.data = nullptr;
+  s.master = nullptr;
+  s.data_type = data;
+  s.has_given_master = has_given_master;
 }
 
 SLAMB_DECL void layout::count_tiles() {

@@ -16,7 +16,7 @@ SLAMB_DECL void masters_of_model::plan(optimizer_core& core) {
   if (!core.on().properties().takes_types || core.on().properties().rounds_by_chance || is_left_to_parts_) return;
   std::uint64_t elements = 0;
   for (segment& s : core.tensors.segments()) {
-    s.keeps_master = s.data_type != element_type::float32 && s.master == nullptr;
+    s.keeps_master = s.data_type != element_type::float32 && !s.has_given_master;
     if (s.keeps_master) elements += layout::padded(s.size);
   }
   kept_ = core.memory.plan<float>("master copies", elements);

@@ -70,7 +70,7 @@ SLAMB_DECL void optimizer_core::allocate(consistency_check fields, byte_collecti
   local.plan(*this);
   scales.plan_memory(memory, tensors);
   if (!is_plan()) {
-    describe_tensors(tensors, fields);
+    describe_tensors(tensors, fields, shards.exists());
     if (on_->properties().has_draws)
       fields.add_word(
           on_->properties().rounds_by_chance ? "the seed of stochastic_rounding" : "the seed of master_copies",
@@ -427,14 +427,17 @@ SLAMB_DECL void require_room_for_state(const layout& tensors, const allocator& m
   state.allocate(memory);
 }
 
-SLAMB_DECL void describe_tensors(const layout& tensors, consistency_check& fields) {
+SLAMB_DECL void describe_tensors(const layout& tensors, consistency_check& fields, bool in_shards) {
   constexpr const char* alike = consistency_check::alike;
   constexpr auto of_shard = consistency_check::among::same_shard;
   for (std::size_t i = 0; i < tensors.segments().size(); ++i) {
     const segment& s = tensors.segments()[i];
     const std::string tensor = "tensor " + std::to_string(i);
     fields.add_word("the size of " + tensor, s.size, alike, of_shard);
-    fields.add_word("the bytes of a parameter of " + tensor, size_of(s.data_type));
+    fields.add_word("the bytes of a parameter of " + tensor, s.whole_size == 0 ? 0 : size_of(s.data_type));
+    if (in_shards)  // they gather the parts of a state that they all have
+      fields.add_word("whether " + tensor + " has a parameter::master", s.whole_size != 0 && s.has_given_master ? 1 : 0,
+                      "give a master copy on all ranks that have elements of the tensor, or on none");
     fields.add_float("the weight decay of " + tensor, s.weight_decay);
     fields.add_float("the learning-rate factor of " + tensor, s.learning_rate_factor);
     fields.add_word("the group of " + tensor, s.group);

@@ -58,9 +58,12 @@ SLAMB_DECL void broadcast_parameters(optimizer_core& core, int root, std::span<f
   });
 }
 
-SLAMB_DECL void allocate_on_all_ranks(optimizer_core& core, const char* call, function_ref<void()> allocate) {
+SLAMB_DECL void allocate_on_all_ranks(optimizer_core& core, const char* call, function_ref<void()> allocate,
+                                      calling_ranks called_by) {
   collectives& communicator = core.ranks.wrapped();
-  const summing_ranks all = host_ranks(communicator, core.on()).all();
+  const host_ranks everyone(communicator, core.on());
+  const bool in_group = called_by == calling_ranks::of_shard_group;
+  const summing_ranks all = in_group ? everyone.in_shards() : everyone.all();
   if (all.size == 1) return allocate();
   std::vector<float> fails(static_cast<std::size_t>(all.size), 0.0F);  // [ranks]
   std::exception_ptr own;
@@ -80,10 +83,11 @@ SLAMB_DECL void allocate_on_all_ranks(optimizer_core& core, const char* call, fu
   }
   if (own != nullptr) std::rethrow_exception(own);
   const auto failing = std::ranges::find_if(fails, [](float f) { return f != 0.0F; });
-  if (failing != fails.end())
-    throw communicator_error("slamb: " + std::string(call) + " did not begin: rank " +
-                             std::to_string(failing - fails.begin()) +
-                             " could not allocate memory for it; nothing has changed on any rank");
+  if (failing == fails.end()) return;
+  const int first = in_group ? communicator.rank() * communicator.shard_size() : 0;  // of the group, among all ranks
+  throw communicator_error("slamb: " + std::string(call) + " did not begin: " +
+                           everyone.all().name_of(static_cast<std::size_t>(first + (failing - fails.begin()))) +
+                           " could not allocate memory for it; nothing has changed on any rank");
 }
 
 // A copy of this rank's parameters, which restores them at the end.

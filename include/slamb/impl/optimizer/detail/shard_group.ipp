@@ -76,13 +76,27 @@ class shard_table {
     for (const segment& s : tensors.segments()) {
       own.push_back(s.size);
       own.push_back(static_cast<std::uint64_t>(std::int64_t{s.shard} + 1));
+      own.push_back(2 * static_cast<std::uint64_t>(s.data_type) + (s.has_given_master ? 1 : 0));
     }
     const rank_table of_ranks(group, own);
     for (std::size_t rank = 0; rank < ranks_; ++rank)
       for (std::size_t i = 0; i < tensors_; ++i) {
-        sizes_.push_back(of_ranks.sent_word(rank, 2 * i));
-        numbers_.push_back(of_ranks.sent_word(rank, 2 * i + 1));
+        sizes_.push_back(of_ranks.sent_word(rank, 3 * i));
+        numbers_.push_back(of_ranks.sent_word(rank, 3 * i + 1));
+        types_.push_back(of_ranks.sent_word(rank, 3 * i + 2));
       }
+  }
+
+  // The types of a tensor: those of the first rank that has elements, or of the first if none has some.
+  struct types {
+    element_type data;
+    bool has_given_master;
+  };
+  types types_of(std::size_t tensor) const {
+    std::size_t rank = 0;
+    while (rank < ranks_ && size(rank, tensor) == 0) ++rank;
+    const std::uint64_t its = types_[(rank == ranks_ ? 0 : rank) * tensors_ + tensor];
+    return {static_cast<element_type>(its / 2), its % 2 != 0};
   }
 
   // The first rank with the same elements.
@@ -144,6 +158,7 @@ class shard_table {
   std::size_t ranks_, tensors_;
   std::vector<std::uint64_t> sizes_;    // [ranks][tensors]
   std::vector<std::uint64_t> numbers_;  // [ranks][tensors] parameter::shard + 1; 0: no other rank has these elements
+  std::vector<std::uint64_t> types_;    // [ranks][tensors] 2 · type of the parameters, + 1 with a master of the caller
 };
 
 // Throws on all ranks if one of them has a tensor that cannot be right.
@@ -206,6 +221,8 @@ SLAMB_DECL void shard_group::find(optimizer_core& core) {
     if (!whole.back().is_everywhere && whole.back().size > 0) partly_.push_back(i);
     pieces_.push_back(table.pieces(i));
     own_pieces_.push_back(*std::ranges::find(pieces_.back(), table.holder(rank, i), &piece::rank));
+    const shard_table::types its = table.types_of(i);
+    if (tensors[i].size == 0) core.tensors.set_types_of_empty(i, its.data, its.has_given_master);
   }
   core.tensors.set_whole(whole);
   if (!has_copies_) return;

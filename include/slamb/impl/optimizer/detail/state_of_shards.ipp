@@ -14,7 +14,8 @@ SLAMB_DECL void state_of_shards::allocate() {
   constexpr std::uint64_t piece = std::uint64_t{1} << 20U;
   mine_ = memory_.plan<std::byte>("shards", piece);
   all_ = memory_.plan<std::byte>("shards", piece * static_cast<std::uint64_t>(core_.shards.size()));
-  allocate_on_all_ranks(core_, "save_state()", [this] { memory_.allocate(core_.memory_source()); });
+  allocate_on_all_ranks(
+      core_, "save_state()", [this] { memory_.allocate(core_.memory_source()); }, calling_ranks::of_shard_group);
 }
 
 SLAMB_DECL std::uint64_t state_of_shards::bytes_of(const of_elements& part) const {
