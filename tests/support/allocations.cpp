@@ -11,10 +11,14 @@ namespace {
 
 std::atomic<std::size_t> count{0};
 
-void* counted(std::size_t bytes, std::size_t alignment) {
+void* counted_or_null(std::size_t bytes, std::size_t alignment) noexcept {
   count.fetch_add(1, std::memory_order_relaxed);
   bytes = (bytes + alignment - 1) / alignment * alignment;
-  void* memory = std::aligned_alloc(alignment, bytes == 0 ? alignment : bytes);
+  return std::aligned_alloc(alignment, bytes == 0 ? alignment : bytes);
+}
+
+void* counted(std::size_t bytes, std::size_t alignment) {
+  void* const memory = counted_or_null(bytes, alignment);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
@@ -25,6 +29,19 @@ void* operator new(std::size_t bytes) { return counted(bytes, alignof(std::max_a
 void* operator new[](std::size_t bytes) { return counted(bytes, alignof(std::max_align_t)); }
 void* operator new(std::size_t bytes, std::align_val_t a) { return counted(bytes, static_cast<std::size_t>(a)); }
 void* operator new[](std::size_t bytes, std::align_val_t a) { return counted(bytes, static_cast<std::size_t>(a)); }
+// AddressSanitizer has its own of these, which do not call the ones above. std::stable_sort calls them.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return counted_or_null(bytes, alignof(std::max_align_t));
+}
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept {
+  return counted_or_null(bytes, alignof(std::max_align_t));
+}
+void* operator new(std::size_t bytes, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return counted_or_null(bytes, static_cast<std::size_t>(a));
+}
+void* operator new[](std::size_t bytes, std::align_val_t a, const std::nothrow_t&) noexcept {
+  return counted_or_null(bytes, static_cast<std::size_t>(a));
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
