@@ -387,9 +387,9 @@ void check_communicator_on(checked_communicator on, C& ranks, Stream stream, con
 }  // namespace detail
 
 /// Checks that a Communicator does what optimizers rely on, as docs/extend/communicator.md specifies: sums of floats;
-/// all_gather, all_to_all and broadcast of bytes, if it has them; all_reduce_in_node, if its ranks are nodes; and, if it has shards,
-/// then the collectives of each shard group, whose findings only its own ranks report. Sizes are 0, 1,
-/// fewer than ranks, odd and large. Spans are not aligned, and have margins that must not be written. Values have either sign,
+/// all_gather, all_to_all and broadcast of bytes, if it has them; all_reduce_in_node, if its ranks are nodes. Then, if it has
+/// shards, the collectives of each shard group; only the ranks of a group report its findings. Sizes are 0, 1, fewer than ranks, odd and
+/// large. Spans are not aligned, and have margins that must not be written. Values have either sign,
 /// and some are denormal, huge, infinite or NaN. Sums must have the same bits on all ranks. Every rank is root. Calls
 /// follow each other directly, repeat, and come from a second thread too.
 ///

@@ -79,7 +79,7 @@ class recipe_base : public recipe {
   virtual void finish() = 0;
   /// True if the ranks' replicas of the parameters may differ now. Must be equal on all ranks.
   virtual bool replicas_differ() { return false; }
-  // True if the step that has begun has no exchange.
+  /// True if the step that has begun has no exchange.
   virtual bool is_local_step() const noexcept { return false; }
   /// True if steps begin at other parameters than those of the last step.
   virtual bool has_anchor() const noexcept { return false; }

@@ -208,8 +208,7 @@ class difference_of_ranks {
                                 all.name_of(r / shards * shards + core_.shards.holder_of(r % shards, tensor)) +
                                 " and " + all.name_of(r) +
                                 "), although parameter::shard says that they have the same elements; add up the ranks' "
-                                "parts of such a gradient "
-                                "before step()");
+                                "parts of such a gradient before step()");
     }
   }
 

@@ -43,13 +43,11 @@ SLAMB_DECL void require_equal_shard_groups(const summing_ranks& in_shards, const
   if (all_equal(are_alike ? 1 : 0, in_shards) && are_alike) return;
   throw rank_mismatch_error(
       "slamb: shard groups must have equal numbers of ranks, and the ranks that exchange must hold the same shard; "
-      "this "
-      "rank is rank " +
+      "this rank is rank " +
       std::to_string(between.rank) + " of " + std::to_string(between.size) + ", and shard " +
       std::to_string(in_shards.rank) + " of " + std::to_string(in_shards.size) +
       ". Give a sharded_communicator the ranks that hold the same shard as its Exchange, in the order of the groups, "
-      "and "
-      "the ranks of the group as its Shards, in the order of shards");
+      "and the ranks of the group as its Shards, in the order of shards");
 }
 
 SLAMB_DECL void require_equal_in_nodes(std::span<const std::uint64_t> of_tensor, const summing_ranks& in_node,

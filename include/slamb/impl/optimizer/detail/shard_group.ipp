@@ -146,8 +146,7 @@ class shard_table {
     if (const std::uint64_t all = whole(rank, tensor).size; whole_size != 0 && whole_size != all)
       return "has whole_size = " + std::to_string(whole_size) + ", but its shards have " + std::to_string(all) +
              " elements in all; give the optimizer the ranks that hold the whole tensor as shard group, and tell "
-             "copies of "
-             "the same elements by parameter::shard";
+             "copies of the same elements by parameter::shard";
     return {};
   }
 
