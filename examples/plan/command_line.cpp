@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "../common/command_line.hpp"
 #include "models.hpp"
@@ -26,7 +27,8 @@ void add_training_options(command_line& line, settings& into, std::span<const st
       ->excludes(model)
       ->check(file_name());
   line.add_names("--optimizer", into.optimizers,
-                 "Optimizers from " + joined(optimizers) + "; repeat it or join by commas [all]")
+                 "Optimizers from " + joined(optimizers) +
+                     "; repeat it or join by commas [all, with --shards without +partition]")
       ->check(one_of(optimizers));
   number("--steps", into.steps, "Steps of the training")->check(integer_in(1, most_steps));
   number("--ranks", into.ranks, "Ranks; with --shards, those that hold the same shard")
@@ -97,8 +99,14 @@ std::optional<settings> parse_command_line(int argc, const char* const* argv,
   add_training_options(line, chosen, optimizers);
   add_machine_options(line, chosen, units);
   if (!line.read(argc, argv)) return std::nullopt;
-  if (chosen.optimizers.empty()) chosen.optimizers.assign(optimizers.begin(), optimizers.end());
+  const bool in_shards = chosen.shards > 1;
+  if (chosen.optimizers.empty())
+    for (const std::string_view name : optimizers)
+      if (!in_shards || !is_partitioned(name)) chosen.optimizers.emplace_back(name);
   programs::refuse_repetition("--optimizer", chosen.optimizers);
+  for (const std::string& name : chosen.optimizers)
+    if (in_shards && is_partitioned(name))
+      throw usage_error("--shards: --optimizer " + name + " cuts whole tensors itself; plan it without --shards");
   if (chosen.rounding && chosen.precision == "float32")
     throw usage_error(
         "--rounding: --precision float32 stores no numbers of 16 bits; say --precision bf16 or --precision fp16");

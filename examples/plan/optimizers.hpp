@@ -66,13 +66,25 @@ inline std::uint64_t elements_of_rank(tensor_span tensors, const slamb::plan::wo
 namespace detail {
 
 /// The memory of an optimizer, whose arrays are stored as `world` says. The plan of an optimizer on floats has all in floats.
-inline std::uint64_t optimizer_bytes(const slamb::memory_report& of_floats, std::uint64_t elements,
+/// @param masters  elements of which the optimizer keeps a master copy, if parameters have sixteen bits
+inline std::uint64_t optimizer_bytes(const slamb::memory_report& of_floats, std::uint64_t masters,
                                      const slamb::plan::world& world) {
   double bytes = 0.0;
   for (const slamb::memory_report::use& use : of_floats.uses)
     bytes += static_cast<double>(use.bytes) * world.stored.of(use.purpose) / sizeof(float);
-  if (world.stored.rounded > 0.0) bytes += static_cast<double>(elements) * world.stored.parameter;  // master copies
+  if (world.stored.rounded > 0.0) bytes += static_cast<double>(masters) * world.stored.parameter;
   return static_cast<std::uint64_t>(bytes);
+}
+
+/// Elements of which a rank keeps a master copy, if parameters have sixteen bits: with a partition, those of its part. If their
+/// differences are sent, the plan has these copies already.
+template <class Options>
+std::uint64_t masters_of_rank(std::uint64_t own, const Options& options, const slamb::plan::world& world) {
+  if constexpr (requires { requires decltype(options.parameter_sync)::partitions_state; }) {
+    const auto ranks = static_cast<std::uint64_t>(world.ranks);
+    if (ranks > 1) return slamb::quantizer<decltype(options.parameter_sync.quantizer)> ? 0 : (own + ranks - 1) / ranks;
+  }
+  return own;
 }
 
 template <class Options>
@@ -85,7 +97,7 @@ outline outline_of(tensor_span tensors, const Options& options, const settings& 
       .in_shards = planned.total_in_shards(chosen.steps),
       .memory_bytes = planned.memory_bytes(chosen.steps) * static_cast<double>(own) * static_cast<double>(chosen.steps),
       .launches = planned.total_launches(chosen.steps),
-      .optimizer_bytes = optimizer_bytes(planned.memory(), own, world)};
+      .optimizer_bytes = optimizer_bytes(planned.memory(), masters_of_rank(own, options, world), world)};
 }
 
 template <class Optimizer>
@@ -126,8 +138,10 @@ inline outline plan_zero_one_adam(tensor_span tensors, const settings& chosen, c
 
 }  // namespace detail
 
-inline constexpr std::array<planned_optimizer, 7> planned_optimizers{{
+inline constexpr std::array<planned_optimizer, 9> planned_optimizers{{
     {"lamb", detail::plan_dense<slamb::lamb<>>},
+    {"lamb+partition", detail::plan_dense<slamb::lamb<slamb::sync::partition<>>>},
+    {"lamb+partition+int8", detail::plan_dense<slamb::lamb<slamb::int8, slamb::sync::partition<slamb::int8>>>},
     {"adamw", detail::plan_dense<slamb::adamw<>>},
     {"slamb", detail::plan_slamb},
     {"slamb+int8", detail::plan_slamb_int8},

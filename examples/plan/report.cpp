@@ -127,7 +127,7 @@ std::string ranks_text(const settings& chosen) {
 /// What a rank has and does, apart from its exchanges with the ranks that hold the same.
 void print_ranks(std::ostream& out, const settings& chosen, const std::vector<forecast>& forecasts) {
   const auto steps = static_cast<double>(chosen.steps);
-  programs::text_table<5> table({14, 12, 12, 14, 11});
+  programs::text_table<5> table({19, 12, 12, 14, 11});
   table.add({"", "memory", "launches", "in shards", "in shards"});
   table.add({"optimizer", "of a rank", "a step", "sent a step", "rounds"});
   for (const forecast& f : forecasts) {
@@ -175,7 +175,7 @@ void print_settings(std::ostream& out, const settings& chosen, tensor_span tenso
 }
 
 void print_table(std::ostream& out, const settings& chosen, const std::vector<forecast>& forecasts) {
-  programs::text_table<10> table({14, 12, 12, 11, 11, 12, 11, 12, 18, 18});
+  programs::text_table<10> table({19, 12, 12, 11, 11, 12, 11, 12, 18, 18});
   table.add({"", "sent", "sent", "less than", "less than", "", "", "scaling", "faster than", "faster than"});
   table.add({"optimizer", "a step", "in all", "fp16 LAMB", "fp32 LAMB", "rounds", "ms a step", "efficiency",
              "fp16 LAMB at", "fp32 LAMB at"});

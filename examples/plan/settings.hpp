@@ -12,6 +12,11 @@
 
 namespace plan {
 
+/// True for an optimizer with sync::partition, which cuts whole tensors itself.
+inline bool is_partitioned(std::string_view optimizer) {
+  return optimizer.find("+partition") != std::string_view::npos;
+}
+
 inline constexpr std::array<std::string_view, 3> precision_names{"float32", "bf16", "fp16"};
 inline constexpr std::array<std::string_view, 2> rounding_names{"masters", "stochastic"};
 inline constexpr std::array<std::string_view, 3> moments_names{"float32", "bf16-momentum", "8-bit"};

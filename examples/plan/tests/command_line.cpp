@@ -84,6 +84,7 @@ TEST_CASE(
   const std::vector<slamb::plan::tensor_shape> tensors = plan::tensors_of_model("resnet-110");
   for (const std::string_view name : plan::optimizer_names()) {
     CAPTURE(name);
+    if (plan::is_partitioned(name)) continue;  // takes whole tensors
     plan::settings chosen = parse({"--steps", "10", "--ranks", "16", "--warmup-steps", "3", "--local-steps", "5"});
     chosen.optimizers = {std::string(name)};
     const plan::forecast whole = plan::forecast_all(tensors, chosen).front();
@@ -116,6 +117,47 @@ TEST_CASE("slamb_plan: the memory of a rank is of parameters, gradients and the 
   CHECK(per_element({"--precision", "bf16"}) == doctest::Approx(2 + 2 + 8 + 4).epsilon(0.001));
   CHECK(per_element({"--precision", "bf16", "--rounding", "stochastic", "--moments", "8-bit"}) ==
         doctest::Approx(2 + 2 + 2 * (1 + 1.0 / 64)).epsilon(0.002));
+}
+
+TEST_CASE("slamb_plan: with a partition a rank has the state of its part, and sends floats or codes") {
+  const std::vector<slamb::plan::tensor_shape> tensors{{.size = 1'000'000}};
+  const auto planned = [&](const char* name, std::vector<const char*> arguments) {
+    arguments.insert(arguments.end(), {"--steps", "10", "--ranks", "4"});
+    plan::settings chosen = parse(arguments);
+    chosen.optimizers = {name};
+    return plan::forecast_all(tensors, chosen).front();
+  };
+  const auto optimizer_bytes = [&](const char* name, const std::vector<const char*>& arguments) {
+    return static_cast<double>(planned(name, arguments).moved.optimizer_bytes) / 1e6;
+  };
+  // 8 bytes of moments, and 4 of exact parameters or master copies, of a quarter; then the buffers and the worker error.
+  CHECK(optimizer_bytes("lamb+partition", {}) == doctest::Approx(8.0 / 4 + 8).epsilon(0.003));
+  CHECK(optimizer_bytes("lamb+partition", {"--precision", "bf16"}) == doctest::Approx(12.0 / 4 + 8).epsilon(0.003));
+  CHECK(optimizer_bytes("lamb+partition", {"--precision", "bf16", "--rounding", "stochastic"}) ==
+        doctest::Approx(8.0 / 4 + 8).epsilon(0.003));
+  const double of_codes = 12.0 / 4 + 4 + 1 + 1;
+  CHECK(optimizer_bytes("lamb+partition+int8", {}) == doctest::Approx(of_codes).epsilon(0.01));
+  CHECK(optimizer_bytes("lamb+partition+int8", {"--precision", "bf16"}) == doctest::Approx(of_codes).epsilon(0.01));
+  CHECK(optimizer_bytes("lamb+partition", {"--ranks-per-node", "1", "--moments", "8-bit"}) ==
+        doctest::Approx(2 * (1 + 1.0 / 64) / 4 + 8).epsilon(0.003));
+
+  const auto sent = [&](const char* name) {
+    return static_cast<double>(planned(name, {}).moved.traffic.total().sent_bytes) / 10.0 / 1e6;
+  };
+  CHECK(sent("lamb+partition") == doctest::Approx(8.0 * 3 / 4).epsilon(0.001));
+  CHECK(sent("lamb+partition+int8") == doctest::Approx((2.0 + 1.0 / 32 + 1.0 / 32) * 3 / 4).epsilon(0.05));
+}
+
+TEST_CASE("slamb_plan: optimizers with a partition are planned without shards") {
+  constexpr std::array<std::string_view, 2> names{"lamb", "lamb+partition"};
+  const auto optimizers = [&](const std::vector<const char*>& arguments) {
+    return plan::parse_command_line(static_cast<int>(arguments.size()), arguments.data(), names).value().optimizers;
+  };
+  CHECK(optimizers({"slamb_plan"}) == std::vector<std::string>{"lamb", "lamb+partition"});
+  CHECK(optimizers({"slamb_plan", "--shards", "2"}) == std::vector<std::string>{"lamb"});
+  CHECK_THROWS_WITH_AS(optimizers({"slamb_plan", "--shards", "2", "--optimizer", "lamb+partition"}),
+                       "--shards: --optimizer lamb+partition cuts whole tensors itself; plan it without --shards",
+                       plan::usage_error);
 }
 
 TEST_CASE("slamb_plan: exchanges of all shards share the links of nodes") {
