@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <ostream>
 #include <span>
@@ -107,6 +108,35 @@ bool is_at(shard_place at, std::size_t group, std::size_t shard) { return at.rep
 
 }  // namespace
 
+TEST_CASE("shards: groups that cross each other are rejected on all ranks, also if no group is right") {
+  // Groups in the order of their threads' numbers, so that every group joins two numbers of the other kind of group.
+  const std::vector<std::vector<int>> of_models{{1, 3}, {0, 2}}, of_shards{{0, 3}, {1, 2}};
+  std::deque<slamb::thread_group> models, exchanges;
+  for (std::deque<slamb::thread_group>* const groups : {&models, &exchanges})
+    for (int i = 0; i < 2; ++i) groups->emplace_back(2, slamb::thread_options{.timeout = std::chrono::seconds(20)});
+  const auto place_in = [](const std::vector<std::vector<int>>& groups, int thread) {
+    for (std::size_t group = 0; group < groups.size(); ++group)
+      for (int i = 0; i < 2; ++i)
+        if (groups[group][static_cast<std::size_t>(i)] == thread) return std::pair(group, i);
+    return std::pair(groups.size(), -1);
+  };
+  ranks_said all{std::vector<std::string>(4)};
+  slamb::run_ranks(4, [&](const slamb::thread_communicator& thread) {
+    const auto [model, shard] = place_in(of_models, thread.rank());
+    const auto [exchange, replica] = place_in(of_shards, thread.rank());
+    shards_of_threads ranks(exchanges[exchange].communicator(replica), models[model].communicator(shard));
+    std::vector<float> data(10, 1.0F), gradient(10, 1.0F);
+    const slamb::parameter its{.data = data.data(), .gradient = gradient.data(), .size = 10};
+    all.of_rank[static_cast<std::size_t>(thread.rank())] = said_by([&] {
+      const slamb::lamb<> run({&its, 1}, {}, std::move(ranks), {.threads = 1});
+    });
+  });
+  CAPTURE(all);
+  CHECK(
+      all.all_contain("slamb: shard groups must have equal numbers of ranks, and the ranks that exchange must hold the "
+                      "same shard; this rank is rank "));
+}
+
 TEST_CASE("shards: any sizes of parts may be constructed, also none") {
   const auto sizes = [](shard_place at) {
     return std::vector<slamb::parameter>{tensor(10 * at.shard), tensor(7, 1, 0), tensor(at.shard == 0 ? 5 : 0)};
@@ -148,6 +178,27 @@ TEST_CASE("shards: another number of tensors on one rank is rejected on all rank
     CHECK(all.all_contain("slamb: ranks differ in the number of tensors: "));
     CHECK(all.all_contain("3 on rank " + std::to_string(group) + ", shard 1"));
   }
+}
+
+TEST_CASE("shards: of parts of equal size all must have numbers, or none") {
+  for (const std::size_t one : {0U, 1U}) {
+    const ranks_said all = said_at_construction({3, 3}, [&](shard_place at) {
+      return std::vector{tensor(10), tensor(at.shard == 2 ? 0 : 20, 1, at.shard == one ? 0 : -1)};
+    });
+    CAPTURE(all);
+    CHECK(all.all_contain("slamb: tensor 1 "));
+    CHECK(test_support::contains(all.of_rank[1 - one],
+                                 "tensor 1 has no parameter::shard, but shard rank " + std::to_string(one) +
+                                     " has as many elements of it, and shard = 0; give a number"));
+  }
+  // Those that are swapped have the same sizes here.
+  const ranks_said swapped = said_at_construction({2}, [](shard_place at) {
+    std::vector<slamb::parameter> its{tensor(10), tensor(10, 2, 0)};
+    if (at.shard == 1) std::swap(its[0], its[1]);
+    return its;
+  });
+  CAPTURE(swapped);
+  CHECK(swapped.all_contain("has no parameter::shard, but shard rank "));
 }
 
 TEST_CASE("shards: ranks that exchange must have parts of equal sizes") {
@@ -360,8 +411,8 @@ TEST_CASE("shards: copies that differ are found in the first step, and then ever
     std::vector<std::size_t> step(shards, 0);
     const ranks_said all =
         said_after(alone, maker_of<slamb::lamb<>>({.ranks = {.compare_every = every}}), 4, [&](shard_rank& rank) {
-          alter_alone(rank);
           for (std::size_t t = 4; t < e.steps(); ++t) {
+            alter_alone(rank);  // a step makes copies equal
             if (std::string said = said_by_step(rank, 0.01); !said.empty()) {
               step[rank.at.shard] = t + 1;
               return said;
@@ -450,6 +501,25 @@ TEST_CASE("shards: a gradient that is null on all ranks leaves the tensor as it 
   }
 }
 
+TEST_CASE("shards: copies whose gradients differ by rounding stay equal, with and without replicas") {
+  for (const int world : {1, 2})
+    for (const optimizer_maker& make : {maker_of<slamb::adamw<>>({.ranks = {.compare_every = 2}}),
+                                        maker_of<slamb::lamb<>>({.ranks = {.compare_every = 2}})}) {
+      CAPTURE(world);
+      const experiment e = test_support::make_experiment({{40}, {300, 1}}, 785, world, 8);
+      const cut_model cuts{cut_at({10, 40}), replicated(300, shards)};
+      const auto reached = train_in_shards(e, cuts, make, [&](shard_rank& rank, std::size_t t) {
+        std::vector<float> gradient = rank.gradient(t);
+        if (rank.at.shard == 1)
+          for (float& g : gradient) g = std::nextafter(g, 10.0F);
+        rank.mine.set_gradient(gradient);
+        rank.run.step(0.01);
+        rank.run.compare_ranks();
+      });  // checks that copies are equal after each step
+      CHECK(reached.size() == 8);
+    }
+}
+
 TEST_CASE(
     "shards: gradients of copies that differ by more than rounding are told to all ranks, with and without replicas") {
   const auto said = [](const test_support::optimizer_maker& make, int world, double factor, bool is_copy) {
@@ -485,13 +555,41 @@ TEST_CASE(
     CAPTURE(parts);
     CHECK(parts.all_equal(""));
   }
-  // Copies follow the first of them if there are replicas, so gradients may differ by rounding.
-  const ranks_said rounded = said(every(4), 2, 1.001, true);
-  CAPTURE(rounded);
-  CHECK(rounded.all_equal(""));
+  for (const int world : {1, 2}) {  // copies follow the first of them, so gradients may differ by rounding
+    const ranks_said rounded = said(every(4), world, 1.001, true);
+    CAPTURE(rounded);
+    CHECK(rounded.all_equal(""));
+  }
   const ranks_said unasked = said(every(0), 2, -1.0, true);
   CAPTURE(unasked);
   CHECK(unasked.all_equal(""));
+}
+
+TEST_CASE("shards: gradients of copies that are only the rounding of larger numbers may differ") {
+  const experiment e = test_support::make_experiment({{400}, {30, 1}}, 795, 1, 6);
+  const cut_model cuts{cut_at({100, 400}), replicated(30, shards)};
+  const auto said_with = [&](float noise) {
+    return said_after(
+        e, maker_of<slamb::adamw<>>({.ranks = {.compare_every = 1}}), 2,
+        [&](shard_rank& rank) {
+          return said_by([&] {
+            for (std::size_t t = 2; t < e.steps(); ++t) {
+              std::vector<float> gradient = test_support::taken(e.gradients[t][rank.at.replica], rank.elements);
+              const std::size_t cut = gradient.size() - 30;
+              for (std::size_t i = cut; i < gradient.size(); ++i)  // each rank has its own
+                gradient[i] = noise * static_cast<float>((i * (3 + rank.at.shard) + t) % 7) - 3.0F * noise;
+              rank.mine.set_gradient(gradient);
+              rank.run.step(0.001);
+            }
+          });
+        },
+        cuts);
+  };
+  const ranks_said noise = said_with(1e-8F), numbers = said_with(1e-3F);
+  CAPTURE(noise);
+  CHECK(noise.all_equal(""));
+  CAPTURE(numbers);
+  CHECK(numbers.all_contain("slamb: ranks differ in the gradient of tensor 1"));
 }
 
 TEST_CASE(

@@ -147,4 +147,57 @@ TEST_CASE("shards: if copies could not be made equal after a step, training goes
       test_support::replicated(33, shards), [](const auto&) { return true; }, [](const auto&) { return true; });
 }
 
+TEST_CASE("shards: after an exchange that has failed behind a step, ranks with copies are compared as before") {
+  const experiment e = test_support::make_experiment({{17}, {700}, {33, 1}}, 660, 2, steps);
+  const cut_model cuts{test_support::cut_at({10, 17}), test_support::cut_at({300, 700}),
+                       test_support::replicated(33, shards)};
+  const auto make =
+      test_support::maker_of<slamb::slamb_by_differences<>>({.dense_below = 0, .ranks = {.compare_every = 1}});
+  std::size_t taken_steps = 0, repeated = 0, loaded = 0;  // with a failure, of the first rank
+  for (std::size_t failure = 0; failure < 12; ++failure) {
+    CAPTURE(failure);
+    complaints wrong;
+    test_support::thread_shards groups(shards, 2);
+    slamb::run_ranks(2 * shards, [&](const slamb::thread_communicator& thread) {
+      const auto number = static_cast<std::size_t>(thread.rank());
+      const shard_place at{number / shards, number % shards};
+      planned_failure failing;
+      const std::vector<std::size_t> elements = test_support::elements_of(e.tensors, cuts, at.shard);
+      test_support::replica mine(test_support::shard_of(e.tensors, cuts, at.shard),
+                                 test_support::taken(e.start, elements));
+      failing_shards ranks(
+          failing_communicator(groups.exchange(at.shard).communicator(static_cast<int>(at.replica)), failing),
+          failing_communicator(groups.shard_group(at.replica).communicator(static_cast<int>(at.shard)), failing));
+      test_support::made_optimizer run =
+          make(mine.parameters(), slamb::any_communicator<>(std::move(ranks)), test_support::one_thread());
+      for (std::size_t t = 0; t < e.steps(); ++t) {
+        mine.set_gradient(test_support::taken(e.gradients[t][at.replica], elements));
+        const std::vector<float> values = mine.values();
+        const std::vector<std::byte> state = run.save_state();
+        if (t == 4) failing.plan({.number = failure, .has_sent = false});
+        try {
+          run.step(e.rates[t]);
+        } catch (const slamb::rank_mismatch_error& error) {
+          wrong.require(false, "at step " + std::to_string(t + 1) + ": " + error.what());
+          throw;
+        } catch (const slamb::communicator_error&) {
+          failing.cancel();
+          const bool is_usable = refusal_of(run).empty();
+          if (!is_usable) {
+            mine.set_values(values);
+            run.load_state(state);
+          }
+          const bool is_taken = run.statistics().step == t + 1;
+          if (number == 0) ++(is_taken ? taken_steps : is_usable ? repeated : loaded);
+          if (!is_taken) run.step(e.rates[t]);
+        }
+        failing.cancel();
+      }
+    });
+    CHECK(wrong.text() == "");
+  }
+  CHECK(taken_steps > 0);
+  CHECK(repeated > 0);
+}
+
 }  // namespace faults_failed_shards_tests

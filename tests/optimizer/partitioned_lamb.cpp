@@ -357,6 +357,16 @@ TEST_CASE("partitioned lamb: a state of another rank, or of another number of ra
     if (rank == 2) return;
     CHECK_THROWS_AS(optimizer.load_state(states[rank], {.from_other_ranks = true}), std::invalid_argument);
   });
+  slamb::run_ranks(1, [&](thread_communicator communicator) {
+    replica mine(two.tensors, two.start);
+    made_optimizer alone = test_support::make_one(make, mine.parameters(), std::move(communicator));
+    for (const bool from_other_ranks : {false, true})
+      CHECK(test_support::contains(
+          test_support::said_by<std::invalid_argument>(
+              [&] { alone.load_state(states[0], {.from_other_ranks = from_other_ranks}); }),
+          "the state of rank 0 of 2, but this is rank 0 of 1; a rank whose optimizer updates a part of the model can "
+          "load only its own state"));
+  });
 }
 
 TEST_CASE("partitioned lamb: a tensor without a gradient stays as it is") {

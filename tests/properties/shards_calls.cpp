@@ -43,6 +43,34 @@ experiment some_experiment(std::uint64_t seed, std::size_t steps) {
 
 }  // namespace
 
+TEST_CASE("shards: a broadcast gives copies of a tensor the parameters of the first rank of the root's group") {
+  for (const int world : {1, 2}) {
+    CAPTURE(world);
+    const experiment e = test_support::make_experiment({{40}, {30, 1}}, 905, world, 1);
+    const test_support::cut_model cuts{test_support::cut_at({10, 40}), test_support::replicated(30, 2)};
+    std::vector<std::vector<float>> before(2 * static_cast<std::size_t>(world)), after(before.size());
+    const int root = world - 1;
+    test_support::train_each_shard<slamb::host_backend>(
+        e, cuts, test_support::maker_of<slamb::lamb<>>({}), test_support::one_thread(),
+        [&](shard_rank& rank, std::size_t t) {
+          const auto of_copy = [&] {
+            const std::vector<float> all = rank.mine.values();
+            return std::vector<float>(all.end() - 30, all.end());
+          };
+          const std::size_t number = 2 * rank.at.replica + rank.at.shard;
+          std::vector<float> values = rank.mine.values();
+          for (float& p : values) p += static_cast<float>(number);
+          rank.mine.set_values(values);
+          before[number] = of_copy();
+          rank.run.broadcast_parameters(root);
+          after[number] = of_copy();
+          test_support::take_step(rank, t);  // compares them
+        });
+    for (const std::vector<float>& one : after)
+      CHECK(test_support::same_bits(one, before[2 * static_cast<std::size_t>(root)]));
+  }
+}
+
 TEST_CASE("shards: parameters are broadcast from the group of the root, each shard from the rank that has it") {
   const experiment e = some_experiment(1100, 3);
   const cut_model cuts = cut_anywhere(e.tensors, 3, 1101);

@@ -163,6 +163,33 @@ TEST_CASE("shards: a training continues with another number of replicas, from th
   }
 }
 
+TEST_CASE("shards: a rank that fails to load a state behind the end of a shorter warm-up keeps no other waiting") {
+  const experiment e = some_experiment(825, 2);
+  const cut_model cuts = test_support::cut_anywhere(e.tensors, shards, 826);
+  const auto make = test_support::maker_of<slamb::one_bit_lamb<>>({.warm_up = {20}});
+  const auto shorter = test_support::maker_of<slamb::one_bit_lamb<>>({.warm_up = {2}});
+  const checkpoints saved = trained(e, cuts, make);
+  const auto resumed = [&](bool fails) {
+    return train_in_shards(e, cuts, shorter, [&](shard_rank& r, std::size_t t) {
+      if (t < 5) return;
+      const checkpoint& own = saved[5][number(r)];
+      if (t == 5) {
+        if (fails && r.at.shard == 1) {
+          std::vector<std::byte> truncated(own.state.begin(), own.state.end() - 8);
+          CHECK_THROWS_AS(r.run.load_state(truncated), std::invalid_argument);
+          // No other rank is in a collective now: this one would get its parts there.
+        }
+        r.run.load_state(own.state);
+        r.mine.set_values(own.values);
+        CHECK(r.run.statistics().in_shards.rounds == 0);
+      }
+      test_support::take_step(r, t);
+      if (t == 5) CHECK(r.run.statistics().phase == "compressed");
+    });
+  };
+  CHECK(test_support::same_bits(resumed(true), resumed(false)));
+}
+
 TEST_CASE("shards: states of different steps are rejected on all ranks at the first step") {
   const experiment e = some_experiment(830, 2);
   const cut_model cuts = test_support::cut_anywhere(e.tensors, shards, 831);
@@ -263,6 +290,41 @@ TEST_CASE("shards: a state of whole tensors continues in other shards, and witho
       CHECK(difference_from(when, resumed(e, same, r.make, states, when), whole) <= 1e-6);
       CHECK(difference_from(when, resumed_whole(e, r.make, states, when), whole) <= 1e-6);
     }
+  }
+}
+
+TEST_CASE("shards: a state of whole tensors has that of a paused tensor, also if the first rank has none of it") {
+  const experiment e = test_support::make_experiment({{300}, {200}}, 845, 1, 16);
+  const cut_model cuts{cut_at({150, 300}), cut_at({0, 200})};
+  constexpr std::size_t pause = 6, end = 12;
+  const auto take = [&](test_support::replica& mine, test_support::made_optimizer& run,
+                        const std::vector<float>& gradient, std::size_t t) {
+    const float* const given = static_cast<const float*>(mine.parameters()[1].gradient.address());
+    if (t == pause) run.set_gradient(1, static_cast<const float*>(nullptr));
+    if (t == end) run.set_gradient(1, given);
+    mine.set_gradient(gradient);
+    run.step(e.rates[t]);
+  };
+  for (const test_support::recipe& r : every_recipe_for_shards()) {
+    if (r.averages_at_first || r.exchanges_differences) continue;  // SLAMB's masks are of shards
+    CAPTURE(r.name);
+    std::vector<std::byte> state;
+    train_in_shards(e, cuts, r.make, [&](shard_rank& rank, std::size_t t) {
+      if (t > end) return;
+      if (t < end) return take(rank.mine, rank.run, rank.gradient(t), t);
+      rank.run.save_state(
+          [&](std::span<const std::byte> piece) { state.insert(state.end(), piece.begin(), piece.end()); },
+          {.with_parameters = true, .whole_tensors = true});
+    });
+    const auto last_parameters = [&](bool resumes) {
+      test_support::replica mine(e.tensors, e.start);
+      test_support::made_optimizer run =
+          r.make(mine.parameters(), slamb::any_communicator<>(slamb::self_communicator()), test_support::one_thread());
+      if (resumes) run.load_state(state, {.from_other_ranks = true});
+      for (std::size_t t = resumes ? end : 0; t < e.steps(); ++t) take(mine, run, e.gradients[t][0], t);
+      return mine.values();
+    };
+    CHECK(test_support::max_relative_error(last_parameters(true), last_parameters(false)) <= 1e-6);
   }
 }
 

@@ -158,6 +158,10 @@ class one_bit_recipe final
 
   // A step: docs/algorithms/one_bit_adam.md (a), one_bit_lamb.md (l).
   void begin() override {
+    if (std::exchange(is_past_warm_up_, false)) {
+      context_.require_no_capture("the first step after load_state() ends the warm-up; take it before the capture");
+      begin_compression();
+    }
     may_end_ = !is_compressed_ &&
                context_.holds_at_next_step([this](std::uint64_t t) { return may_end_after(t); },
                                            "the warm-up may end in this step; capture steps of the compressed phase");
@@ -291,7 +295,11 @@ class one_bit_recipe final
     late_type::end_unless_allowed(options_, context_, view());
     exchange_.find_active(context_, view(), array::variance());
     find_late_elements();
-    if (!is_compressed_ && has_ended_before()) begin_compression();
+    is_past_warm_up_ = !is_compressed_ && has_ended_before();
+    if (is_past_warm_up_ && !context_.shards.exists()) {
+      is_past_warm_up_ = false;
+      begin_compression();
+    }
   }
 
   variance_properties variance() const noexcept { return {warm_up_end_, late_.exist()}; }
@@ -312,7 +320,8 @@ class one_bit_recipe final
   std::vector<tensor_batch> batches_;
   typename WarmUp::state_type warm_up_{};
   bool is_compressed_ = false;
-  bool may_end_ = false;  // the warm-up may end with the current step
+  bool may_end_ = false;          // the warm-up may end with the current step
+  bool is_past_warm_up_ = false;  // a state was loaded behind its end, and the next step, in which shards meet, ends it
   std::uint64_t warm_up_end_ = 0;
 };
 

@@ -247,7 +247,7 @@ class partitioned_lamb_recipe final
   }
 
   state_kind kind() const noexcept override { return kind_of<partitioned_lamb_recipe>(); }
-  bool keeps_part() const noexcept override { return is_partitioned(); }
+  bool keeps_part() const noexcept override { return true; }
   void visit_state(const state_visitor& part) override {
     base::visit_state(part);
     state_.visit(part, context_.memory);

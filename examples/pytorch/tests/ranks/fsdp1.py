@@ -4,7 +4,7 @@ import copy
 
 import torch
 
-from checks import are_equal_on_all_ranks, check, copies, gather, noise, raises, require_near, require_same_bits, run
+from checks import are_equal_on_all_ranks, check, copies, gather, noise, raises, rank, require_near, require_same_bits, run
 from optimizers import OPTIMIZERS, make
 from sharded_models import groups_of, made, mesh_of, train
 from slamb.torch import AdamW, Lamb, OneBitLamb, Slamb
@@ -205,6 +205,91 @@ def a_copy_trains_as_the_optimizer(name):
         train(model, optimizer, [step], each=give)
         copied.step()
     require_same_bits([p for p in own if p.numel()], [p for p in model.parameters() if p.numel()])
+
+
+@check(2, NEEDS, each=("adamw", "lamb"))
+def pieces_that_come_later_are_trained_too(name):
+    """Of some of them a rank has no elements."""
+    kind = {"adamw": AdamW, "lamb": Lamb}[name]
+
+    def trained(model):
+        ours = dict(model.named_parameters())
+        added = [p for n, p in ours.items() if "third" in n]
+        later = [p for n, p in ours.items() if "second" in n]
+        for p in later:
+            p.requires_grad_(False)
+        optimizer = kind([p for p in ours.values() if all(p is not one for one in added)], lr=0.01)
+        train(model, optimizer, range(3))
+        for p in later:
+            p.requires_grad_(True)
+        train(model, optimizer, range(3, 5))
+        optimizer.add_param_group({"params": added})
+        train(model, optimizer, range(5, 8))
+        return model
+
+    model = trained(split(made(Two)))
+    assert any(gather(any(p.numel() == 0 for p in model.parameters())))
+    require_near(whole(model), list(trained(made(Two)).parameters()), 1e-5)
+
+
+@check(4, NEEDS, each=("FULL_SHARD", "SHARD_GRAD_OP"))
+def evaluations_see_the_mean_of_replicas(strategy):
+    """FSDP1 keeps whole parameters after a forward pass that no backward pass follows."""
+    from torch.distributed.fsdp import ShardingStrategy
+
+    mesh = mesh_of(2, 2)
+    model = split(made(Two), mesh["shard"].get_group(), sharding_strategy=ShardingStrategy[strategy])
+    settings = {"lr": 0.05, "k": 0.25, "dense_below": 0, "local_steps": 0}
+    optimizer = Slamb(model.parameters(), **settings, **groups_of(mesh))
+    train(model, optimizer, range(4))
+    reference = made(Two)
+
+    def loss_of(values):
+        with torch.no_grad():
+            for p, value in zip(reference.parameters(), values):
+                p.copy_(value)
+            return float(reference.loss(50, 0))
+
+    own = whole(model)
+    mean = [sum(of_ranks) / 4 for of_ranks in zip(*gather(own))]  # two ranks have each replica
+
+    def evaluate():
+        with torch.no_grad():
+            return float(model.loss(50, 0))
+
+    assert abs(loss_of(own) - loss_of(mean)) > 1e-3
+    for _ in range(2):
+        assert abs(optimizer.with_averaged_parameters(evaluate) - loss_of(mean)) < 1e-5
+        assert abs(evaluate() - loss_of(own)) < 1e-5
+
+
+@check(2, NEEDS)
+def scalers_agree_on_overflows():
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    model, reference = split(made(Two)), made(Two)
+    optimizer, of_reference = (Lamb(one.parameters(), lr=0.05) for one in (model, reference))
+    plain, sharded = torch.amp.GradScaler("cpu", init_scale=2.0**10), ShardedGradScaler("cpu", init_scale=2.0**10)
+
+    def compute(scaler, step, overflows):
+        optimizer.zero_grad()
+        scaler.scale(model.loss(step, rank())).backward()
+        if overflows and rank() == 1:
+            next(p for p in model.parameters() if p.grad is not None and p.numel() > 0).grad.fill_(float("inf"))
+
+    compute(plain, 0, True)
+    with raises(RuntimeError, "have found an overflow on some of them alone", "ShardedGradScaler"):
+        plain.step(optimizer)
+    for step in range(8):
+        compute(sharded, step, step in (1, 4))
+        sharded.unscale_(optimizer)
+        sharded.step(optimizer)
+        sharded.update()
+        if step not in (1, 4):
+            train(reference, of_reference, [step])
+    assert gather(sharded.get_scale()) == [2.0**8] * 2
+    assert optimizer.statistics()["skipped_steps"] == 2
+    require_near(whole(model), list(reference.parameters()), 1e-5)
 
 
 @check(2, NEEDS)

@@ -265,6 +265,52 @@ def the_scaler_of_one_shard_makes_all_ranks_skip():
     assert gather(optimizer.statistics()["skipped_steps"]) == [1] * 4
 
 
+@check(4, NEEDS)
+def scalers_that_differ_within_a_model_are_an_error():
+    """FSDP2 agrees on an overflow within its own dimension of the mesh alone."""
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    mesh = mesh_of(2, 2, names=("shard", "tensor"))
+    model, reference = split(parallel(made(Mlp), mesh["tensor"]), mesh["shard"]), made(Mlp)
+    optimizer = Lamb(model.parameters(), lr=0.01)
+    of_reference = Lamb(reference.parameters(), lr=0.01, exchange=False)
+    plain, sharded = torch.amp.GradScaler("cpu", init_scale=2.0**10), ShardedGradScaler("cpu", init_scale=2.0**10)
+
+    def compute(scaler, step, overflows):
+        optimizer.zero_grad()
+        scaler.scale(model.loss(step, 0)).backward()
+        if overflows and rank() == 1:
+            list(model.parameters())[2].grad.to_local().fill_(float("inf"))
+
+    for scaler, unscales in ((plain, False), (plain, True), (sharded, False)):
+        compute(scaler, 0, True)
+        before = copies(local(model.parameters()))
+        if unscales:
+            scaler.unscale_(optimizer)
+        with raises(RuntimeError, "have found an overflow on some of them alone", "ShardedGradScaler", "scaler.unscale_(optimizer)"):
+            scaler.step(optimizer)
+        scaler.update()
+        require_same_bits(local(model.parameters()), before)
+        assert optimizer.statistics()["step"] == optimizer.statistics()["skipped_steps"] == 0
+    compute(plain, 0, False)
+    with raises(RuntimeError, "have different loss scales"):
+        plain.step(optimizer)
+
+    sharded = ShardedGradScaler("cpu", init_scale=2.0**10)
+    for step in range(8):
+        compute(sharded, step, step in (2, 5))
+        sharded.unscale_(optimizer)
+        sharded.step(optimizer)
+        sharded.update()
+        if step not in (2, 5):
+            of_reference.zero_grad()
+            reference.loss(step, 0).backward()
+            of_reference.step()
+    assert gather(sharded.get_scale()) == [2.0**8] * 4
+    assert optimizer.statistics()["skipped_steps"] == 2
+    require_near(whole(model.parameters()), list(reference.parameters()), EXACT)
+
+
 # ------------------------------------------------------------------------------------------------------------------ Clipping
 
 
@@ -418,9 +464,15 @@ def a_partial_gradient_is_an_error_that_names_the_parameter():
     with raises(ValueError, "parameter 0", "Partial", "redistribute(placements=p.placements)", "SequenceParallel"):
         train(model, optimizer, range(1), of_rank=0)
 
-    def add_up():
-        for p in model.norm.parameters():
-            p.grad = p.grad.redistribute(placements=p.placements)
+    plain = torch.nn.Parameter(torch.ones(3))
+    optimizer.zero_grad()
+    optimizer.add_param_group({"params": [plain]})
+
+    def add_up():  # as docs/how-to/sharded.md says
+        plain.grad = torch.ones(3)
+        for p in (*model.parameters(), plain):
+            if hasattr(p.grad, "placements") and p.grad.placements != p.placements:
+                p.grad = p.grad.redistribute(placements=p.placements)
 
     losses = train(model, optimizer, range(10), of_rank=0, each=add_up)
     expected = train(reference, Lamb(reference.parameters(), lr=0.01, exchange=False), range(10), of_rank=0)
@@ -486,6 +538,41 @@ def evaluations_see_the_mean_of_replicas():
     values = gather(optimizer.with_averaged_parameters(evaluate))
     assert all(one == (values[0][0], True) for one in values)
     require_same_bits(local(model.parameters()), before)
+
+
+@check(4, NEEDS)
+def evaluations_of_blocks_that_stay_whole_after_the_forward_pass():
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    mesh = mesh_of(2, 2)
+    model = made(Transformer)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh["shard"], reshard_after_forward=False)
+    fully_shard(model, mesh=mesh["shard"])
+    optimizer = make("slamb", model.parameters(), **{**as_needed("slamb"), "local_steps": 0}, **groups_of(mesh))
+    train(model, optimizer, range(4))
+
+    def evaluate():
+        with torch.no_grad():
+            value = float(model.loss(50, 0))
+        for module in model.modules():  # as docs/how-to/sharded.md says
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        return value
+
+    own = evaluate()
+    values = gather(optimizer.with_averaged_parameters(evaluate))
+    assert values == [values[0]] * 4 and values[0] != own
+    assert evaluate() == own
+
+
+@check(4, NEEDS)
+def a_process_group_on_some_ranks_of_a_model_is_an_error():
+    mesh = mesh_of(2, 2)
+    model = split(made(Mlp), mesh["shard"])
+    given = {"process_group": mesh["replicate"].get_group()} if rank() % 2 == 0 else {"exchange": False}
+    with raises(RuntimeError, "differ in the number of its replicas", "pass process_group="):
+        Lamb(model.parameters(), **given)
 
 
 @check(4, NEEDS)

@@ -9,6 +9,7 @@ from checks import (
     are_equal_on_all_ranks,
     bits,
     check,
+    copies,
     gather,
     noise,
     raises,
@@ -229,6 +230,36 @@ def the_state_of_another_shard_is_rejected(name):
     optimizer.load_state_dict(state)
 
 
+@check(4, NEEDS, each=("adamw", "lamb"))
+def the_moments_of_another_shard_are_rejected(name):
+    """Those of a parameter may have the same shape."""
+    mesh = mesh_of(2, 2)
+    model = split(made(Mlp), mesh["shard"])
+    optimizer = make(name, model.parameters(), **groups_of(mesh))
+    train(model, optimizer, range(3))
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    files = gather(file.getvalue())
+    states = [torch.load(io.BytesIO(one), weights_only=False) for one in files]
+    before = bits(copies(local(optimizer.state[p]["exp_avg"] for p in model.parameters())))
+    for allows in (False, True):
+        with raises(ValueError, f"the state of shard {1 - rank() % 2} of 2, but this is shard {rank() % 2} of 2"):
+            optimizer.load_state_dict(states[rank() ^ 1], from_other_ranks=allows)
+    # One rank refuses its state, and the others do not wait for it.
+    with raises(ValueError, "the state of shard 1 of 2, but this is shard 0 of 2" if rank() == 2 else "has failed on another rank"):
+        optimizer.load_state_dict(states[3 if rank() == 2 else rank()])
+    damaged = torch.load(io.BytesIO(files[rank()]), weights_only=False)
+    if rank() == 1:
+        del damaged["state"][0]["exp_avg_sq"]
+    with raises(ValueError, "the state of parameter 0 has no 'exp_avg_sq'"):
+        optimizer.load_state_dict(damaged)
+    assert bits(local(optimizer.state[p]["exp_avg"] for p in model.parameters())) == before
+    with raises(ValueError, "the state of shard 0 of 2, but this is shard 0 of 1"):
+        AdamW(made(Mlp).parameters(), exchange=False).load_state_dict(states[0])
+    optimizer.load_state_dict(states[rank() ^ 2])  # of the other replica, which has the same moments
+    train(model, optimizer, range(3, 5))
+
+
 @check(4, NEEDS, each=("slamb", "one_bit_adam"))
 def a_state_of_another_replica_is_accepted_without_its_errors(name):
     model, optimizer = on_two_by_two(name)
@@ -295,6 +326,15 @@ def a_state_of_whole_parameters_needs_shards_of_consecutive_elements():
     with raises(ValueError, "consolidate_state_dict", "parameter 4", "first dimension"):
         optimizer.consolidate_state_dict(whole=True)
     train(model, optimizer, range(2), mesh.get_coordinate()[0])
+
+
+@check(4, NEEDS, each=("adamw", "lamb"))
+def moments_of_whole_parameters_are_left_to_distributed_checkpoints(name):
+    model, optimizer = on_two_by_two(name)
+    train(model, optimizer, range(2))
+    with raises(ValueError, "consolidate_state_dict", "torch.distributed.checkpoint"):
+        optimizer.consolidate_state_dict(whole=True)
+    train(model, optimizer, range(2, 4))
 
 
 # --------------------------------------------------------------------------------------------------------- In optimizer.state

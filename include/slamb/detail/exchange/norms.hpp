@@ -51,7 +51,7 @@ statistics::norms_type norms_of(const optimizer_core& core, const any_view& mode
 double variance_norm(optimizer_core& core, const any_view& model);
 
 /// Calls set(tensor, z) for all compressed tensors, with z such that z ‖m‖/√n is equal in all: docs/algorithms/one_bit_lamb.md
-/// (9). z is bounded, because a momentum near 0 may grow again. Takes collectives of the shard group, if there is one.
+/// (9). z is bounded, because a momentum near 0 may grow again. Takes a collective of the shard group, if there is one.
 /// @param model  as above
 void equalize_signals(optimizer_core& core, const any_view& model, function_ref<void(std::size_t, double)> set);
 

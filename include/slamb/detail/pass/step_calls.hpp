@@ -211,7 +211,10 @@ struct read_shard_messages {
   step_record* record;
   const std::uint64_t* all;  ///< [shards][message] messages, each with its words
   int shards;
-  std::uint32_t words;  ///< of each kind of bits
+  std::uint32_t words;          ///< of each kind of bits
+  segment* segments;            ///< those of which this rank has no elements learn if others have a gradient
+  const std::uint32_t* partly;  ///< [tensors of partly] the tensors of the bits
+  std::uint32_t tensors_of_partly;
   std::uint32_t group;  ///< number of the shard group
   bool is_local;        ///< the step has no exchange
 
@@ -235,6 +238,8 @@ struct read_shard_messages {
         absent |= bits[words];
       }
       differs = differs || (present & absent) != 0;
+      for (std::size_t i = 64 * word; i < 64 * word + 64 && i < tensors_of_partly; ++i)
+        if (segment& s = segments[partly[i]]; s.size == 0) s.has_gradient = (present >> (i % 64) & 1U) != 0;
     }
     if (skip) record->skip = 1;
     if (!diverged && (!differs || skip)) return;
@@ -285,11 +290,17 @@ struct compare_gradients_of_copies {
 
   SLAMB_HOST_DEVICE void operator()() const {
     constexpr double tolerance = 0.01;  // of ‖g‖; gradients of 16 bits are rounded by 0.002 |g|
+    constexpr double rounding = 1e-6;   // of ‖g‖ over all tensors: a gradient may be the rounding of larger numbers
+    double all_squares = 0.0;
+    for (std::size_t i = 0; i < tensors; ++i)
+      if (segments[i].has_gradient) all_squares += own[tensors + i];
     for (std::size_t i = 0; i < tensors; ++i) {
       if (!segments[i].has_gradient) continue;
       const double* const held = all + 2 * tensors * holders[i] + i;
       const double difference = own[i] - held[0];
-      if (!(difference * difference > tolerance * tolerance * (own[tensors + i] + held[tensors]))) continue;
+      const double allowed =
+          tolerance * tolerance * (own[tensors + i] + held[tensors]) + rounding * rounding * all_squares;
+      if (!(difference * difference > allowed)) continue;
       record->agreement.node_diverged = group + 1;
       record->agreement.other_gradient = static_cast<std::uint32_t>(i) + 1;
       return;

@@ -161,7 +161,7 @@ class optimizer_core {
   any_view whole_view() const noexcept;
   /// The same, on which passes run even if the step is skipped.
   any_view unskipped_view() const noexcept;
-  const segment* segments() const noexcept { return memory.view(segments_).data(); }
+  segment* segments() const noexcept { return memory.view(segments_).data(); }
   tile_range all_tiles() const noexcept { return {0, tensors.tile_count()}; }
   double* sums() const noexcept { return memory.view(sums_).data(); }
   /// One sum of each tile.

@@ -85,7 +85,7 @@ class recipe_base : public recipe {
   virtual bool has_anchor() const noexcept { return false; }
   /// True if replicas may ever differ.
   virtual bool replicas_may_differ() const noexcept { return false; }
-  /// True if the state is that of a part of the model, which depends on the rank.
+  /// True if the state is that of a part of the model, which depends on the rank and on the number of ranks.
   virtual bool keeps_part() const noexcept { return false; }
   /// Replaces the parameters by their mean over ranks, if they may differ.
   virtual void average() {}

@@ -111,9 +111,17 @@ class shard_group {
   /// Compares the gradients of these copies. Ranks whose gradients differ have then diverged, which the next step tells.
   void compare_gradients(optimizer_core& core) const;
 
-  /// Gives copies the parameters of the first rank that has them, after a step with an exchange. Ranks that exchange may have summed in
-  /// another order than those of another copy, and codes depend on the other tensors of a message.
-  void align_copies(optimizer_core& core) const;
+  /// Gives copies the parameters of the first rank that has them, after a step. Their gradients may differ by rounding. Ranks that
+  /// exchange may have summed in another order than those of another copy, and codes depend on the other tensors of a message.
+  void align_after_step(optimizer_core& core);
+  /// The same in a call outside of a step.
+  void align_copies(optimizer_core& core);
+  /// Parameters are updated, and copies may differ until the next alignment, even if an exchange fails that follows the update.
+  void begin_update() noexcept { is_updating_ = true; }
+  /// Copies are equal again.
+  void end_update() noexcept { is_updating_ = false; }
+  /// True if there are copies, and they must be equal.
+  bool has_equal_copies() const noexcept { return has_copies_ && !is_updating_; }
   /// Points the tables of copies at the tensors' memory, when it has changed.
   void point_at_tensors(const optimizer_core& core) const;
 
@@ -121,17 +129,21 @@ class shard_group {
   std::span<const std::size_t> partly_held() const noexcept { return partly_; }
 
  private:
+  // @param skip  not 0: copies stay as they are; null: 0
+  void align(optimizer_core& core, const std::uint32_t* skip);
   static std::vector<tile> tiles_of_copies(const optimizer_core& core);
   std::size_t words() const noexcept { return (partly_.size() + 63) / 64; }
 
   int size_ = 1;
   std::size_t tensors_ = 0;
   bool has_copies_ = false;
+  bool is_updating_ = false;
   std::vector<std::uint32_t> holders_;      // [shards][tensors]
   std::vector<std::vector<piece>> pieces_;  // [tensors]
   std::vector<piece> own_pieces_;           // [tensors]
   sums_of_parts sums_;
   std::vector<std::size_t> partly_;    // tensors of which not all ranks have elements
+  region<std::uint32_t> own_partly_;   // the same
   region<std::uint64_t> own_message_;  // a shard_message, and its words
   region<std::uint64_t> messages_;     // [shards] of them
   region<segment> copied_segments_;    // [tensors] with places in the buffer of copies

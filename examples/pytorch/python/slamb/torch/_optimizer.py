@@ -25,7 +25,7 @@ from slamb.torch._arguments import Setting
 from slamb.torch._options import FIXED_KEYS, checked_options, options_of, require_fixed_keys
 from slamb.torch._part import OWN_KEYS, Part
 from slamb.torch._ranks import AllRanks, Ranks, group_of, is_initialized, ranks_of
-from slamb.torch._shards import Groups, Piece, groups_of_parameters, holders_of, is_row, piece_of
+from slamb.torch._shards import Groups, Piece, groups_of_parameters, holders_of, is_row, piece_of, reshard_fsdp1
 from slamb.torch._tensors import Strides, is_flattened, is_lazy, require_separate
 
 _parameters_of = operator.itemgetter("params")
@@ -106,6 +106,7 @@ class _Shared:
         self.has_joined = False  # false: it may still join a process group
         self.has_stepped_alone = False
         self.has_warned_of_clipping = False
+        self.has_agreed = False  # that all ranks take over a state
         self.ranks = AllRanks(None, None)
         self.stream: Optional[torch.cuda.Stream] = None
 
@@ -270,7 +271,11 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._step(*self._scaling(**scaling))
+        try:
+            self._step(*self._scaling(**scaling))
+        except BaseException:
+            self._forget_scaling()
+            raise
         return loss
 
     @_exclusive
@@ -278,6 +283,8 @@ class Optimizer(torch.optim.Optimizer):
         shared = self._shared
         parts = self._prepared_for_capture() if self._is_captured() else self._prepared(for_step=True)
         shared.gathered = []
+        if not self._is_captured():
+            shared.ranks.require_equal_scaling(loss_scale, found_inf)
         for part in parts:
             part.check_step(self.param_groups, loss_scale, found_inf)  # all, before the first has changed anything
         if not shared.has_joined and not shared.has_stepped_alone:
@@ -310,7 +317,9 @@ class Optimizer(torch.optim.Optimizer):
         those of others."""
 
         def fill(_: Any, packed: dict[str, Any]) -> dict[str, Any]:
-            return {**packed, "state": self._saved_state()}
+            shards = self._shared.ranks.shards
+            of_shard = {saved.SHARD: [shards.rank, shards.size]} if shards is not None and self._is_state_of_shard() else {}
+            return {**packed, "state": self._saved_state(), **of_shard}
 
         if not hasattr(self, "register_state_dict_post_hook"):  # torch < 2.2
             return fill(self, super().state_dict())
@@ -325,7 +334,8 @@ class Optimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any], from_other_ranks: Optional[bool] = None) -> None:
         """Continues from a `state_dict()`. Load the model's parameters too. Those of `Slamb` and `ZeroOneAdam`, and parameters of
         16 bits with rounding="nearest", are restored from this state. AdamW and LAMB also load a state of torch.optim.AdamW.
-        Collective if the state has other parts than this optimizer: parameters that were trained later, or in another order.
+        Collective if the state has other parts than this optimizer (parameters that were trained later, or in another order), and for
+        `AdamW` and `Lamb` with a shard group.
 
         :param from_other_ranks: also accepts the state of other ranks, or of another number of ranks. Compression errors then
             start at zero. Set it on all ranks or on none, and give all the same state. None: as at the construction
@@ -335,9 +345,11 @@ class Optimizer(torch.optim.Optimizer):
         self._join()
         self._built()
         self._shared.gathered = []
+        self._shared.has_agreed = False
         before = self.__dict__.copy()
 
         def prepare(_: Any, given: dict[str, Any]) -> dict[str, Any]:
+            saved.require_own_shard(given, self._shared.ranks)
             groups = self.param_groups
             return saved.with_opaque_values(saved.with_own_keys(saved.in_order_of_names(given, groups), groups))
 
@@ -359,9 +371,11 @@ class Optimizer(torch.optim.Optimizer):
                 hooks.callback(self.register_load_state_dict_pre_hook(prepare).remove)
                 hooks.callback(self.register_load_state_dict_post_hook(adopt, prepend=True).remove)
                 super().load_state_dict(state_dict)
-        except BaseException:
+        except BaseException as failure:
             if not is_adopted:  # else a hook of others has failed, after the state was loaded
                 self.__dict__.update(before)
+            if self._is_state_of_shard() and not self._shared.has_agreed and isinstance(failure, Exception):
+                self._shared.ranks.raise_on_all(failure, "load_state_dict()")  # the others wait in _take_over_moments()
             raise
 
     def __getstate__(self) -> dict[str, Any]:
@@ -456,7 +470,11 @@ class Optimizer(torch.optim.Optimizer):
             with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
                 for part in parts:
                     part.tensors.after_step()
-                result.append(evaluate())
+                reshard_fsdp1(self._parameters())
+                try:
+                    result.append(evaluate())
+                finally:
+                    reshard_fsdp1(self._parameters())
 
         try:
             within(0)
@@ -1048,15 +1066,22 @@ class Optimizer(torch.optim.Optimizer):
         state = self.state if given is None else given
         parameters, group_of = self._parameters(), self._group_numbers()
         options = [checked_options(number, group) for number, group in enumerate(self.param_groups)]
-        found = [None if is_lazy(p) else saved.read_moments(i, p, state.get(p)) for i, p in enumerate(parameters)]
-        # A piece of a parameter may have no elements, and then no moments anywhere: it takes the steps of the others.
-        of_empty = next((its.steps for its in found if its is not None), 0)
+        failure: Optional[ValueError] = None
+        try:
+            found = [None if is_lazy(p) else saved.read_moments(i, p, state.get(p)) for i, p in enumerate(parameters)]
+        except ValueError as its_failure:
+            failure, found = its_failure, []
+        if self._shared.ranks.shards is not None:
+            self._shared.has_agreed = True
+            self._shared.ranks.raise_on_all(failure, "taking over a state")
+        elif failure is not None:
+            raise failure
+        # A rank without elements of a parameter may have no moments of it either, and takes the steps of the other shards.
+        taken = self._shared.ranks.largest_of_shards([-1 if its is None else its.steps for its in found])
         alike: dict[Any, list[int]] = {}
         for i, p in enumerate(parameters):
-            its = found[i]
-            if its is not None or _is_trainable(p):
-                steps = its.steps if its is not None else of_empty if p.numel() == 0 else 0
-                alike.setdefault((options[group_of[i]].coefficients, steps), []).append(i)
+            if taken[i] >= 0 or _is_trainable(p):
+                alike.setdefault((options[group_of[i]].coefficients, max(taken[i], 0)), []).append(i)
         self._require_clippable(coefficients for coefficients, _ in alike)
         old = self._shared.parts or []
         by_members = {tuple(part.members): part for part in old}
@@ -1198,6 +1223,10 @@ class Optimizer(torch.optim.Optimizer):
     def _has_open_moments(self) -> bool:
         return self._recipe in ("adamw", "lamb") and self._arguments["moments"] == "float32"
 
+    def _is_state_of_shard(self) -> bool:
+        """True if a saved state has the moments of this rank's shard, and nothing else."""
+        return self._shared.ranks.shards is not None and self._has_open_moments() and self._arguments["compressor"] == "none"
+
     def _require_open_moments(self, call: str) -> None:
         if not self._has_open_moments():
             raise ValueError(
@@ -1221,6 +1250,12 @@ class Optimizer(torch.optim.Optimizer):
         scale = grad_scaler._get_scale_async()
         total = sum(one.to(scale.device) for one in found.values())
         return None if is_unscaled else scale, total if isinstance(total, torch.Tensor) else None
+
+    def _forget_scaling(self) -> None:
+        """After a step that has failed: a GradScaler removes what it has set only after one that has not, and would multiply the
+        next loss scale by this one."""
+        if {"grad_scale", "found_inf"} <= self.__dict__.keys():
+            del self.grad_scale, self.found_inf
 
     def _choose_state(self, states: dict[str, torch.Tensor], from_other_ranks: bool) -> tuple[torch.Tensor, bool, bool]:
         """This rank's state, or another one if that is allowed. True for another rank's; True for that of whole parameters."""

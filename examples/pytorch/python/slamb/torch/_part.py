@@ -447,6 +447,8 @@ class Part:
 
     def why_not_whole(self) -> Optional[str]:
         """The reason why a state of whole parameters cannot have this rank's parts, laid end to end with others; None if it can."""
+        if self._ranks.shards is not None and self.has_open_state:
+            return "it is in moments of each shard, which torch.distributed.checkpoint collects; save and load by that"
         lies_otherwise = self.tensors.reordered()
         for i, p in enumerate(self.tensors.given):
             if self._ranks.shards is not None and (i in lies_otherwise or not is_consecutive(p)):

@@ -225,6 +225,13 @@ class AllRanks:
         by_shard = [by_rank] if self.shards is None else self.shards.gather_values(by_rank)
         first = by_shard[0][0]
         for shard, of_shard in enumerate(by_shard):
+            if len(of_shard) != len(by_rank):
+                raise RuntimeError(
+                    f"slamb: ranks that hold a model together differ in the number of its replicas: {len(by_rank)} here, "
+                    f"{len(of_shard)} on shard {shard}; pass process_group=, the group of the ranks with the same shard, on all ranks, or "
+                    f"exchange=False on all"
+                )
+        for shard, of_shard in enumerate(by_shard):
             for rank, other in enumerate(of_shard):
                 for name, value in first.items():
                     if other.get(name) != value:
@@ -233,6 +240,42 @@ class AllRanks:
                             f"slamb: ranks differ in {name}: {value!r} on rank 0{one}, {other.get(name)!r} on rank {rank}{another}; "
                             f"construct the optimizer with the same arguments on all ranks"
                         )
+
+    def largest_of_shards(self, values: list[int]) -> list[int]:
+        """The largest of the values of all ranks that hold the model together, one by one. Collective with a shard group."""
+        return values if self.shards is None else [int(one) for one in self.shards.largest([float(one) for one in values])]
+
+    def require_equal_scaling(self, loss_scale: Optional[torch.Tensor], found_inf: Optional[torch.Tensor]) -> None:
+        """Compares what ranks that hold a model together know from a GradScaler. Collective with a shard group.
+
+        :raises RuntimeError: on every rank, if they differ
+        """
+        if self.shards is None or (loss_scale is None and found_inf is None):
+            return
+        scale = 1.0 if loss_scale is None else float(loss_scale)
+        overflow = 0.0 if found_inf is None or float(found_inf) == 0.0 else 1.0
+        largest = self.shards.largest([scale, -scale, overflow, -overflow])
+        differs = [float(largest[0] != -largest[1]), float(largest[2] != -largest[3])]
+        if self.exchange is not None:
+            differs = self.exchange.largest(differs)
+        if any(differs):
+            what = "have different loss scales" if differs[0] else "have found an overflow on some of them alone"
+            raise RuntimeError(
+                f"slamb: the ranks that hold a model together {what}. They add up their gradients, so their scalers must agree: use "
+                f"torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler on all ranks, and call scaler.unscale_(optimizer) before "
+                f"scaler.step(optimizer)"
+            )
+
+    def raise_on_all(self, failure: Optional[Exception], call: str) -> None:
+        """Raises this rank's failure; and if another rank has one, an error that says so. Collective.
+
+        :raises ValueError: for the failure of another rank
+        """
+        reason = self.first_of(None if failure is None else str(failure))
+        if failure is not None:
+            raise failure
+        if reason is not None:
+            raise ValueError(f"slamb: {call} has failed on another rank, so nothing has changed on this one. The other says: {reason}")
 
     def first_of(self, value: Any) -> Any:
         """The first rank's value that is not None. Collective."""

@@ -262,6 +262,14 @@ def _handles(parameters: Sequence[torch.Tensor]) -> dict[int, tuple[Any, tuple[i
     return found
 
 
+def reshard_fsdp1(parameters: Sequence[torch.Tensor]) -> None:
+    """Frees the whole parameters that FSDP1 keeps after a forward pass that no backward pass follows. The next forward pass would use
+    them, whatever was written to the pieces since."""
+    for handle in {id(its): its for its, _ in _handles(parameters).values()}.values():
+        if handle.uses_sharded_strategy:
+            handle.reshard(True)
+
+
 def _of_handle(handle: Any, shape: tuple[int, ...]) -> _Holders:
     its = ranks_of(handle.process_group)
     is_cut = handle.uses_sharded_strategy

@@ -3,7 +3,7 @@
 AdamW and LAMB that exchange dense gradients, with float32 moments, have the state of torch.optim.AdamW: for each parameter `step`,
 `exp_avg` and `exp_avg_sq`, and `master_param` if it has sixteen bits and a float32 copy. It is the same on all ranks.
 
-Moments of a DTensor are DTensors of the same placements.
+Moments of a DTensor are DTensors of the same placements. With a shard group the state dictionary has one more key, 'shard'.
 
 The others have for each parameter `step`, its `number`, and `ranks`. That of one parameter of each part has the states of ranks as
 bytes, by names as "rank0_of_2" or, of shards, "rank0_of_2_shard1_of_4", and what they need to be checked: the numbers of the parameters in the order of the compiled
@@ -56,6 +56,24 @@ def reveal(state: dict[Any, Any]) -> None:
             for name, value in entry.items():
                 if isinstance(value, Opaque):
                     entry[name] = value.value
+
+
+# The key of a state dictionary that names the shard whose moments it has: its number, and of how many. States of ranks as bytes have it
+# in their names. torch.distributed.checkpoint leaves the key out, and gives each rank its own shard.
+SHARD = "shard"
+
+
+def require_own_shard(state_dict: dict[str, Any], ranks: AllRanks) -> None:
+    """
+    :raises ValueError: if the state dictionary says that it has the moments of another shard
+    """
+    its = state_dict.get(SHARD)
+    own = [0, 1] if ranks.shards is None else [ranks.shards.rank, ranks.shards.size]
+    if its is not None and list(its) != own:
+        raise ValueError(
+            f"slamb: load_state_dict() was given the state of shard {its[0]} of {its[1]}, but this is shard {own[0]} of {own[1]}; give "
+            f"each rank the state that it has saved itself. To change the number of shards, save by torch.distributed.checkpoint"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------- By names
@@ -218,7 +236,6 @@ def has_bytes(entry: Any) -> bool:
     """True if an entry has what `saved_bytes` makes."""
     ranks = entry.get("ranks") if isinstance(entry, dict) else None
     return isinstance(ranks, dict) and bool(ranks)
-
 
 
 def bytes_of(part: Part, key: str) -> dict[str, torch.Tensor]:

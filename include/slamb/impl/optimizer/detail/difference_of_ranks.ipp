@@ -49,7 +49,7 @@ class difference_of_ranks {
     if (compares_parameters) {
       if (core_.ranks.local_size() > 1) require_equal_in_nodes(hashes_of_parameters(), ranks.in_node(), all);
       if (has_equal_parameters_) require(all, &difference_of_ranks::describe_parameters);
-      if (core_.shards.has_copies()) require_equal_copies(all);
+      if (core_.shards.has_equal_copies()) require_equal_copies(all);
     }
     require(all, &difference_of_ranks::describe_run);
     if (compares_parameters && anchor_ != nullptr) require(all, &difference_of_ranks::describe_anchor);

@@ -38,16 +38,17 @@ SLAMB_DECL void require_equal_shard_groups(const summing_ranks& in_shards, const
   const auto groups = static_cast<std::uint64_t>(between.size), shards = static_cast<std::uint64_t>(in_shards.size);
   const bool is_one = all_equal(groups << 32U | static_cast<std::uint64_t>(between.rank), in_shards);
   constexpr std::uint64_t is_none = 0;  // no group has this size
-  const bool are_alike =
-      all_equal(is_one ? shards << 32U | static_cast<std::uint64_t>(in_shards.rank) : is_none, between);
-  if (all_equal(are_alike ? 1 : 0, in_shards) && are_alike) return;
+  const bool is_right =
+      all_equal(is_one ? shards << 32U | static_cast<std::uint64_t>(in_shards.rank) : is_none, between) && is_one;
+  if (all_equal(is_right ? 1 : 0, in_shards) && is_right) return;
   throw rank_mismatch_error(
       "slamb: shard groups must have equal numbers of ranks, and the ranks that exchange must hold the same shard; "
       "this rank is rank " +
       std::to_string(between.rank) + " of " + std::to_string(between.size) + ", and shard " +
       std::to_string(in_shards.rank) + " of " + std::to_string(in_shards.size) +
-      ". Give a sharded_communicator the ranks that hold the same shard as its Exchange, in the order of the groups, "
-      "and the ranks of the group as its Shards, in the order of shards");
+      ". Exchange among the ranks that hold the same shard, in the order of the groups: the Exchange of a "
+      "sharded_communicator, or process_group; and take sums over the ranks of a group, in the order of shards: its "
+      "Shards, or shard_group");
 }
 
 SLAMB_DECL void require_equal_in_nodes(std::span<const std::uint64_t> of_tensor, const summing_ranks& in_node,
@@ -396,7 +397,7 @@ SLAMB_DECL void rank_agreement::hash_parameters(const optimizer_core& core, cons
 
 // Copies of a tensor are equal in a shard group even where the parameters of the groups differ.
 SLAMB_DECL void rank_agreement::compare_copies(optimizer_core& core) {
-  if (!core.shards.has_copies()) return;
+  if (!core.shards.has_equal_copies()) return;
   core.on().run(fingerprint_of_parameters{}, core.unskipped_view(), core.all_tiles(), core.sums());
   core.shards.compare(core, core.sum_of_each_tile());
 }

@@ -65,8 +65,10 @@ SLAMB_DECL void recipe_base::broadcast_parameters(int root) {
     throw std::invalid_argument("slamb: broadcast_parameters() was given rank " + std::to_string(root) +
                                 ", but the ranks are 0 … " + std::to_string(core_->ranks.size() - 1));
   core_->agreement.require_same_root(*core_, root);
-  core_->replace_parameters(
-      [this, root](std::span<float> buffer) { ::slamb::detail::broadcast_parameters(*core_, root, buffer); });
+  core_->replace_parameters([this, root](std::span<float> buffer) {
+    ::slamb::detail::broadcast_parameters(*core_, root, buffer);
+    core_->shards.align_copies(*core_);
+  });
   on_broadcast();
 }
 
@@ -85,8 +87,11 @@ SLAMB_DECL void recipe_base::with_averaged_parameters(const std::function<void()
   if (!replicas_may_differ()) return evaluate();
   core_->agreement.compare_in_call(*core_, comparing_call::with_averaged_parameters, replicas_are_equal());
   if (!replicas_differ()) return evaluate();
-  evaluate_on_average(
-      *core_, [this] { average(); }, evaluate);
+  const auto average_all = [this] {
+    average();
+    core_->shards.align_copies(*core_);
+  };
+  evaluate_on_average(*core_, average_all, evaluate);
 }
 
 SLAMB_DECL void recipe_base::save_state(const byte_sink& to, const save_options& options) {
@@ -116,6 +121,7 @@ SLAMB_DECL void recipe_base::load_state(const byte_source& from, const restore_o
           core_->masters.reload_later();  // the caller may load parameters before this or after it
         core_->start_from_saved();
         core_->has_half_step = false;
+        core_->shards.end_update();
         restore_options as_loaded = options;
         if (all != nullptr) as_loaded.from_other_ranks = true;  // compression errors start at zero
         on_state_loaded(as_loaded);
@@ -194,7 +200,7 @@ SLAMB_DECL state_owner recipe_base::owner() const {
 // The state of whole tensors, if it is asked for and this rank has shards of them.
 SLAMB_DECL const whole_state* recipe_base::whole_tensors(bool asked, const char* call,
                                                          std::optional<state_of_shards>& whole) const {
-  if (asked && keeps_part())
+  if (asked && keeps_part() && core_->ranks.size() > 1)
     throw_sentence(
         {call,
          " was asked for whole tensors, but with sync::partition each rank has the state of a part; save and "
@@ -266,8 +272,9 @@ SLAMB_DECL void recipe_base::exchange_rest_and_finish() {
   core_->agreement.require_not_diverged(*core_, replicas_are_equal());  // known already if there is one node
   exchange(core_->overlap.rest(core_->tensors));
   core_->shards.agree(*core_, is_local_step() ? shard_call::local_step : shard_call::step);
+  core_->shards.begin_update();
   finish();
-  core_->shards.align_copies(*core_);
+  core_->shards.align_after_step(*core_);
   core_->agreement.compare_gradients_of_copies(*core_);
   core_->agreement.require_not_diverged(*core_, replicas_are_equal());
 }

@@ -137,6 +137,12 @@ class shard_table {
     if (number(rank, tensor) > ranks_)
       return "has shard = " + std::to_string(number(rank, tensor) - 1) + ", but the shard group has " +
              std::to_string(ranks_) + " ranks; parameter::shard must be less, or negative";
+    for (std::size_t other = 0; other < ranks_; ++other)
+      if (size(rank, tensor) > 0 && size(other, tensor) == size(rank, tensor) && number(rank, tensor) == 0 &&
+          number(other, tensor) > 0)
+        return "has no parameter::shard, but shard rank " + std::to_string(other) +
+               " has as many elements of it, and shard = " + std::to_string(number(other, tensor) - 1) +
+               "; give a number on both ranks, or on neither";
     const std::size_t first = holder(rank, tensor);
     if (size(first, tensor) != size(rank, tensor))
       return "has " + std::to_string(size(rank, tensor)) + " elements and the number " +
@@ -236,7 +242,8 @@ SLAMB_DECL void shard_group::plan(optimizer_core& core, int results) {
   own_message_ = core.memory.plan<std::uint64_t>("shard group", message);
   messages_ = core.memory.plan<std::uint64_t>("shard group", static_cast<std::uint64_t>(size_) * message);
   own_holders_ = core.memory.plan<std::uint32_t>("shard group", has_copies_ ? tensors_ : 0);
-  if (!has_copies_ || core.ranks.size() == 1) return;  // one replica receives nothing that could differ
+  own_partly_ = core.memory.plan<std::uint32_t>("shard group", partly_.size());
+  if (!has_copies_) return;
   std::uint64_t elements = 0, tiles = 0;
   for (std::size_t i = 0; i < tensors_; ++i) {
     const segment& s = std::as_const(core.tensors).segments()[i];
@@ -275,23 +282,37 @@ SLAMB_DECL void shard_group::point_at_tensors(const optimizer_core& core) const 
   core.on().upload(std::span<const segment>(table), core.memory.view(copied_segments_));
 }
 
-SLAMB_DECL void shard_group::align_copies(optimizer_core& core) const {
-  if (copies_.count == 0) return;
-  const std::span<float> copies = core.memory.view(copies_);
-  any_view model = core.unskipped_view();
-  model.segments = core.memory.view(copied_segments_).data();
-  model.tiles = core.memory.view(copied_tiles_).data();
-  model.exchanged = copies.data();
-  core.on().clear(std::as_writable_bytes(copies));
-  core.on().run(gather_parameters{}, model, {0, counted_tiles_});
-  core.has_half_step = true;
-  core.ranks.all_reduce_in_shards(copies, core.on().stream());
+SLAMB_DECL void shard_group::align_after_step(optimizer_core& core) {
+  core.has_half_step = copies_.count > 0;
+  align(core, &core.record()->was_skipped);
   core.has_half_step = false;
-  core.on().run(scatter_parameters{}, model, {0, copied_tiles_.count});
+}
+
+SLAMB_DECL void shard_group::align_copies(optimizer_core& core) {
+  begin_update();
+  align(core, nullptr);
+}
+
+SLAMB_DECL void shard_group::align(optimizer_core& core, const std::uint32_t* skip) {
+  if (copies_.count > 0) {
+    const std::span<float> copies = core.memory.view(copies_);
+    any_view model = core.whole_view();
+    model.skip = skip;
+    model.segments = core.memory.view(copied_segments_).data();
+    model.tiles = core.memory.view(copied_tiles_).data();
+    model.exchanged = copies.data();
+    core.on().clear(std::as_writable_bytes(copies));
+    core.on().run(gather_parameters{}, model, {0, counted_tiles_});
+    core.ranks.all_reduce_in_shards(copies, core.on().stream());
+    core.on().run(scatter_parameters{}, model, {0, copied_tiles_.count});
+  }
+  end_update();
 }
 
 SLAMB_DECL void shard_group::start(const optimizer_core& core) const {
   tell_gradients(core);
+  core.on().upload(std::span<const std::uint32_t>(std::vector<std::uint32_t>(partly_.begin(), partly_.end())),
+                   core.memory.view(own_partly_));
   if (!has_copies_) return;
   const auto rank = static_cast<std::size_t>(core.ranks.shard_rank());
   core.on().upload(std::span(holders_).subspan(rank * tensors_, tensors_), core.memory.view(own_holders_));
@@ -312,7 +333,8 @@ SLAMB_DECL void shard_group::agree(optimizer_core& core, shard_call call) const 
   else
     core.ranks.all_gather_in_shards(mine, of_all, core.on().stream());
   core.on().invoke(
-      {read_shard_messages{core.record(), all.data(), size_, static_cast<std::uint32_t>(words()),
+      {read_shard_messages{core.record(), all.data(), size_, static_cast<std::uint32_t>(words()), core.segments(),
+                           core.memory.view(own_partly_).data(), static_cast<std::uint32_t>(partly_.size()),
                            static_cast<std::uint32_t>(core.ranks.rank()), call == shard_call::local_step}});
 }
 
@@ -328,7 +350,6 @@ SLAMB_DECL void shard_group::tell_gradients(const optimizer_core& core) const {
 }
 
 SLAMB_DECL void shard_group::compare(optimizer_core& core, std::span<const double> sums) const {
-  if (!has_copies_) return;
   const std::span<double> own(sums_.own(core), tensors_);
   const std::span<double> all(sums_.all(core), static_cast<std::size_t>(size_) * tensors_);
   core.on().add_up_tensors(core.unskipped_view(), sums, own);
