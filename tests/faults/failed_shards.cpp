@@ -47,11 +47,20 @@ std::string refusal_of(const test_support::made_optimizer& run) {
   return {};
 }
 
-/// Trains on two shard groups. If `spoils`, each collective of each step fails in turn on all ranks, before it has sent or afterwards.
-course trained(const experiment& e, const cut_model& cuts, const test_support::optimizer_maker& make, bool spoils,
-               complaints& wrong) {
-  test_support::sharded_trajectory reached(e, cuts);
-  course all{.values = {}, .states = std::vector<std::vector<std::byte>>(2 * shards)};
+/// One rank whose collectives fail as planned.
+struct failing_rank {
+  std::size_t number;
+  shard_place at;
+  const std::vector<std::size_t>& elements;  // [n]
+  test_support::replica& mine;
+  test_support::made_optimizer& run;
+  planned_failure& failing;
+};
+
+/// Calls body(failing_rank) on each rank of two shard groups.
+template <class Body>
+void run_failing_ranks(const experiment& e, const cut_model& cuts, const test_support::optimizer_maker& make,
+                       const Body& body) {
   test_support::thread_shards groups(shards, 2);
   slamb::run_ranks(2 * shards, [&](const slamb::thread_communicator& thread) {
     const auto number = static_cast<std::size_t>(thread.rank());
@@ -65,36 +74,46 @@ course trained(const experiment& e, const cut_model& cuts, const test_support::o
         failing_communicator(groups.shard_group(at.replica).communicator(static_cast<int>(at.shard)), failing));
     test_support::made_optimizer run =
         make(mine.parameters(), slamb::any_communicator<>(std::move(ranks)), test_support::one_thread());
+    body(failing_rank{number, at, elements, mine, run, failing});
+  });
+}
+
+/// Trains on two shard groups. If `spoils`, each collective of each step fails in turn on all ranks, before it has sent or afterwards.
+course trained(const experiment& e, const cut_model& cuts, const test_support::optimizer_maker& make, bool spoils,
+               complaints& wrong) {
+  test_support::sharded_trajectory reached(e, cuts);
+  course all{.values = {}, .states = std::vector<std::vector<std::byte>>(2 * shards)};
+  run_failing_ranks(e, cuts, make, [&](const failing_rank& r) {
     for (std::size_t t = 0; t < e.steps(); ++t) {
-      mine.set_gradient(test_support::taken(e.gradients[t][at.replica], elements));
+      r.mine.set_gradient(test_support::taken(e.gradients[t][r.at.replica], r.elements));
       bool is_taken = false;
       for (std::size_t call = 0; spoils && !is_taken; ++call) {
         const std::string where = " at step " + std::to_string(t + 1) + ", call " + std::to_string(call / 2);
-        const std::vector<float> values = mine.values();
-        const std::vector<std::byte> state = run.save_state();
-        failing.plan({.number = call / 2, .has_sent = call % 2 == 1});
+        const std::vector<float> values = r.mine.values();
+        const std::vector<std::byte> state = r.run.save_state();
+        r.failing.plan({.number = call / 2, .has_sent = call % 2 == 1});
         try {
-          run.step(e.rates[t]);
+          r.run.step(e.rates[t]);
           is_taken = true;
         } catch (const slamb::communicator_error&) {
-          const std::string refusal = refusal_of(run);
+          const std::string refusal = refusal_of(r.run);
           if (refusal.empty()) {
-            wrong.require(same_bits(mine.values(), values), "other parameters" + where);
+            wrong.require(same_bits(r.mine.values(), values), "other parameters" + where);
           } else {
             wrong.require(refusal.find("load a state first") != std::string::npos, refusal + where);
-            mine.set_values(values);
-            run.load_state(state);
-            if (number == 0) ++all.refusals;
+            r.mine.set_values(values);
+            r.run.load_state(state);
+            if (r.number == 0) ++all.refusals;
           }
-          wrong.require(run.save_state() == state, "another state" + where);
-          if (number == 0) ++all.failures;
+          wrong.require(r.run.save_state() == state, "another state" + where);
+          if (r.number == 0) ++all.failures;
         }
-        failing.cancel();
+        r.failing.cancel();
       }
-      if (!is_taken) run.step(e.rates[t]);
-      reached.at(t, at) = mine.values();
+      if (!is_taken) r.run.step(e.rates[t]);
+      reached.at(t, r.at) = r.mine.values();
     }
-    all.states[number] = run.save_state();
+    all.states[r.number] = r.run.save_state();
   });
   all.values = reached.whole();
   return all;
@@ -157,41 +176,29 @@ TEST_CASE("shards: after an exchange that has failed behind a step, ranks with c
   for (std::size_t failure = 0; failure < 12; ++failure) {
     CAPTURE(failure);
     complaints wrong;
-    test_support::thread_shards groups(shards, 2);
-    slamb::run_ranks(2 * shards, [&](const slamb::thread_communicator& thread) {
-      const auto number = static_cast<std::size_t>(thread.rank());
-      const shard_place at{number / shards, number % shards};
-      planned_failure failing;
-      const std::vector<std::size_t> elements = test_support::elements_of(e.tensors, cuts, at.shard);
-      test_support::replica mine(test_support::shard_of(e.tensors, cuts, at.shard),
-                                 test_support::taken(e.start, elements));
-      failing_shards ranks(
-          failing_communicator(groups.exchange(at.shard).communicator(static_cast<int>(at.replica)), failing),
-          failing_communicator(groups.shard_group(at.replica).communicator(static_cast<int>(at.shard)), failing));
-      test_support::made_optimizer run =
-          make(mine.parameters(), slamb::any_communicator<>(std::move(ranks)), test_support::one_thread());
+    run_failing_ranks(e, cuts, make, [&](const failing_rank& r) {
       for (std::size_t t = 0; t < e.steps(); ++t) {
-        mine.set_gradient(test_support::taken(e.gradients[t][at.replica], elements));
-        const std::vector<float> values = mine.values();
-        const std::vector<std::byte> state = run.save_state();
-        if (t == 4) failing.plan({.number = failure, .has_sent = false});
+        r.mine.set_gradient(test_support::taken(e.gradients[t][r.at.replica], r.elements));
+        const std::vector<float> values = r.mine.values();
+        const std::vector<std::byte> state = r.run.save_state();
+        if (t == 4) r.failing.plan({.number = failure, .has_sent = false});
         try {
-          run.step(e.rates[t]);
+          r.run.step(e.rates[t]);
         } catch (const slamb::rank_mismatch_error& error) {
           wrong.require(false, "at step " + std::to_string(t + 1) + ": " + error.what());
           throw;
         } catch (const slamb::communicator_error&) {
-          failing.cancel();
-          const bool is_usable = refusal_of(run).empty();
+          r.failing.cancel();
+          const bool is_usable = refusal_of(r.run).empty();
           if (!is_usable) {
-            mine.set_values(values);
-            run.load_state(state);
+            r.mine.set_values(values);
+            r.run.load_state(state);
           }
-          const bool is_taken = run.statistics().step == t + 1;
-          if (number == 0) ++(is_taken ? taken_steps : is_usable ? repeated : loaded);
-          if (!is_taken) run.step(e.rates[t]);
+          const bool is_taken = r.run.statistics().step == t + 1;
+          if (r.number == 0) ++(is_taken ? taken_steps : is_usable ? repeated : loaded);
+          if (!is_taken) r.run.step(e.rates[t]);
         }
-        failing.cancel();
+        r.failing.cancel();
       }
     });
     CHECK(wrong.text() == "");
