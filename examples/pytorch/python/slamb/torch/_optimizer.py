@@ -566,7 +566,7 @@ class Optimizer(torch.optim.Optimizer):
             p: {name: value for name, value in ordered.get(key, {}).items() if name != "master_param"}
             for key, p in zip(keys, self._parameters())
         }
-        self._take_over_moments(entries)
+        self._take_over_moments(entries, is_loaded=True)
 
     @_exclusive
     def export_state(self) -> dict[str, Any]:
@@ -1037,7 +1037,7 @@ class Optimizer(torch.optim.Optimizer):
         elif is_loaded and any(isinstance(entry, dict) and "number" in entry and "ranks" in entry for entry in entries):
             raise self._state_of_another("; it lacks the 'ranks' of its parameters")
         elif self._has_open_moments():
-            self._take_over_moments()
+            self._take_over_moments(is_loaded=is_loaded)
         elif is_loaded:
             raise self._state_of_another("")
         else:
@@ -1055,29 +1055,35 @@ class Optimizer(torch.optim.Optimizer):
             part.renew(self.param_groups)
         self._show()
 
-    def _take_over_moments(self, given: Optional[dict[Any, Any]] = None, keeps_parameters: bool = False) -> None:
+    def _take_over_moments(
+        self, given: Optional[dict[Any, Any]] = None, keeps_parameters: bool = False, is_loaded: bool = False
+    ) -> None:
         """Makes the moments of these entries of parameters, in the format of torch.optim.AdamW, those of the parts. Parameters with
         different numbers of steps are in different parts.
 
         :param given: None: those that stand in `self.state`
         :param keeps_parameters: those of sixteen bits stay as they are, where they are not the rounded copy
+        :param is_loaded: all ranks take over a state at once, and agree on it within a model
         :raises ValueError: if they do not fit; nothing has changed then
         """
         state = self.state if given is None else given
         parameters, group_of = self._parameters(), self._group_numbers()
         options = [checked_options(number, group) for number, group in enumerate(self.param_groups)]
+        agrees = is_loaded and self._shared.ranks.shards is not None
         failure: Optional[ValueError] = None
+        found: list[Optional[saved.Moments]] = []
         try:
             found = [None if is_lazy(p) else saved.read_moments(i, p, state.get(p)) for i, p in enumerate(parameters)]
         except ValueError as its_failure:
-            failure, found = its_failure, []
-        if self._shared.ranks.shards is not None:
+            failure = its_failure
+        if agrees:
             self._shared.has_agreed = True
             self._shared.ranks.raise_on_all(failure, "taking over a state")
         elif failure is not None:
             raise failure
-        # A rank without elements of a parameter may have no moments of it either, and takes the steps of the other shards.
-        taken = self._shared.ranks.largest_of_shards([-1 if its is None else its.steps for its in found])
+        taken = [-1 if its is None else its.steps for its in found]
+        if agrees:  # a rank without elements of a parameter may have no moments of it either, and takes the steps of others
+            taken = self._shared.ranks.largest_of_shards(taken)
         alike: dict[Any, list[int]] = {}
         for i, p in enumerate(parameters):
             if taken[i] >= 0 or _is_trainable(p):

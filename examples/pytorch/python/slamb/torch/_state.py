@@ -70,9 +70,10 @@ def require_own_shard(state_dict: dict[str, Any], ranks: AllRanks) -> None:
     its = state_dict.get(SHARD)
     own = [0, 1] if ranks.shards is None else [ranks.shards.rank, ranks.shards.size]
     if its is not None and list(its) != own:
+        here = "the parameters here are whole" if ranks.shards is None else f"this is shard {own[0]} of {own[1]}"
         raise ValueError(
-            f"slamb: load_state_dict() was given the state of shard {its[0]} of {its[1]}, but this is shard {own[0]} of {own[1]}; give "
-            f"each rank the state that it has saved itself. To change the number of shards, save by torch.distributed.checkpoint"
+            f"slamb: load_state_dict() was given the state of shard {its[0]} of {its[1]}, but {here}; give each rank the state that it "
+            f"has saved itself. To change the number of shards, save by torch.distributed.checkpoint"
         )
 
 
