@@ -123,8 +123,10 @@ class optimizer_core {
   void visit_sums(int sums, function_ref<void(std::size_t, const double*)> visit) const;
   /// The sum number `which` that a pass has left for `tiles` tiles, with `sums` of each, added in order. Waits.
   double sum_of_tiles(std::size_t tiles, std::size_t sums, std::size_t which, std::size_t first = 0) const;
-  /// `visit_sums` with the sums of whole tensors. Takes a collective of the shard group, if there is one.
-  void visit_whole_sums(int sums, function_ref<void(std::size_t, const double*)> visit);
+  /// `visit_sums` with the sums of whole tensors, first for all of them by `first`, and then by `second`. Takes a collective of the shard
+  /// group, if there is one.
+  void visit_whole_sums(int sums, function_ref<void(std::size_t, const double*)> first,
+                        function_ref<void(std::size_t, const double*)> second);
   /// The sum of the one sum that a pass has left for each tile, over all shards. Waits, and takes a collective as the one before.
   double total_of_tiles();
   /// Adds it up without waiting, to the first of `sums`.

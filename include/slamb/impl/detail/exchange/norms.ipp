@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
-#include <vector>
 
 #include "slamb/detail/exchange/norms.hpp"
 #include "slamb/optimizer/detail/optimizer_core.hpp"
@@ -33,21 +32,25 @@ SLAMB_DECL double variance_norm(optimizer_core& core, const any_view& model) {
 SLAMB_DECL void equalize_signals(optimizer_core& core, const any_view& model,
                                  function_ref<void(std::size_t, double)> set) {
   constexpr double largest_signal_scale = 1e6;
-  struct compressed_tensor {
-    std::size_t number;
-    double size;  // ‖m‖/√n
-  };
-  std::vector<compressed_tensor> tensors;
-  core.on().run(norms_of_model{}, unskipped(model), core.all_tiles(), core.sums());
-  core.visit_whole_sums(norms_of_model::sums, [&](std::size_t i, const double* squares) {
+  double mean = 0.0, count = 0.0;
+  const auto size_of = [&core](std::size_t i, const double* squares) {  // ‖m‖/√n; negative: the tensor is sent whole
     const segment& s = std::as_const(core.tensors).segments()[i];
-    if (s.whole_size > 0 && !s.dense) tensors.push_back({i, std::sqrt(squares[1] / static_cast<double>(s.whole_size))});
-  });
-  double mean = 0.0;
-  for (const compressed_tensor& its : tensors) mean += its.size;
-  if (!tensors.empty()) mean /= static_cast<double>(tensors.size());
-  for (const compressed_tensor& its : tensors)
-    set(its.number, its.size > 0.0 ? std::min(mean / its.size, largest_signal_scale) : 1.0);
+    return s.whole_size == 0 || s.dense ? -1.0 : std::sqrt(squares[1] / static_cast<double>(s.whole_size));
+  };
+  core.on().run(norms_of_model{}, unskipped(model), core.all_tiles(), core.sums());
+  core.visit_whole_sums(
+      norms_of_model::sums,
+      [&](std::size_t i, const double* squares) {
+        const double q = size_of(i, squares);
+        if (q < 0.0) return;
+        mean += q;
+        count += 1.0;
+      },
+      [&](std::size_t i, const double* squares) {
+        const double q = size_of(i, squares);
+        if (q < 0.0) return;
+        set(i, q > 0.0 ? std::min(mean / count / q, largest_signal_scale) : 1.0);
+      });
 }
 
 }  // namespace slamb::detail

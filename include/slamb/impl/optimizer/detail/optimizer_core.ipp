@@ -185,8 +185,12 @@ SLAMB_DECL double optimizer_core::sum_of_tiles(std::size_t tiles, std::size_t su
   return total;
 }
 
-SLAMB_DECL void optimizer_core::visit_whole_sums(int sums, function_ref<void(std::size_t, const double*)> visit) {
-  if (!shards.exists()) return visit_sums(sums, visit);
+SLAMB_DECL void optimizer_core::visit_whole_sums(int sums, function_ref<void(std::size_t, const double*)> first,
+                                                 function_ref<void(std::size_t, const double*)> second) {
+  if (!shards.exists()) {
+    visit_sums(sums, first);
+    return visit_sums(sums, second);
+  }
   const auto count = static_cast<std::size_t>(sums);
   std::vector<double> of_tensors(std::as_const(tensors).segments().size() * count, 0.0);
   visit_sums(sums, [&](std::size_t tensor, const double* own) {
@@ -195,7 +199,9 @@ SLAMB_DECL void optimizer_core::visit_whole_sums(int sums, function_ref<void(std
   has_half_step = true;  // the step has been taken, and what follows from these sums has not
   shards.add_on_host(*this, of_tensors);
   has_half_step = false;
-  for (std::size_t tensor = 0; tensor * count < of_tensors.size(); ++tensor) visit(tensor, &of_tensors[tensor * count]);
+  for (const auto& visit : {first, second})
+    for (std::size_t tensor = 0; tensor * count < of_tensors.size(); ++tensor)
+      visit(tensor, &of_tensors[tensor * count]);
 }
 
 SLAMB_DECL double optimizer_core::total_of_tiles() {
