@@ -406,7 +406,8 @@ TEST_CASE("shards: copies that differ are found in the first step, and then ever
     CAPTURE(all);
     CHECK(all.all_contain(both + "rank 0, shard 0 and rank 0, shard 1)"));
   }
-  for (const auto& [every, told] : {std::pair{3U, 6U}, {7U, 7U}, {0U, 0U}}) {
+  for (const std::pair<unsigned, unsigned>& its : {std::pair{3U, 6U}, {7U, 7U}, {0U, 0U}}) {
+    const unsigned every = its.first, told = its.second;
     CAPTURE(every);
     std::vector<std::size_t> step(shards, 0);
     const ranks_said all =
