@@ -158,9 +158,10 @@ class one_bit_recipe final
 
   // A step: docs/algorithms/one_bit_adam.md (a), one_bit_lamb.md (l).
   void begin() override {
-    if (std::exchange(is_past_warm_up_, false)) {
+    if (is_past_warm_up_) {
       context_.require_no_capture("the first step after load_state() ends the warm-up; take it before the capture");
       begin_compression();
+      is_past_warm_up_ = false;
     }
     may_end_ = !is_compressed_ &&
                context_.holds_at_next_step([this](std::uint64_t t) { return may_end_after(t); },
@@ -295,11 +296,9 @@ class one_bit_recipe final
     late_type::end_unless_allowed(options_, context_, view());
     exchange_.find_active(context_, view(), array::variance());
     find_late_elements();
-    is_past_warm_up_ = !is_compressed_ && has_ended_before();
-    if (is_past_warm_up_ && !context_.shards.exists()) {
-      is_past_warm_up_ = false;
-      begin_compression();
-    }
+    const bool is_past = !is_compressed_ && has_ended_before();
+    is_past_warm_up_ = is_past && context_.shards.exists();
+    if (is_past && !is_past_warm_up_) begin_compression();
   }
 
   variance_properties variance() const noexcept { return {warm_up_end_, late_.exist()}; }

@@ -6,7 +6,7 @@ import torch
 
 from checks import are_equal_on_all_ranks, check, copies, gather, noise, raises, rank, require_near, require_same_bits, run
 from optimizers import OPTIMIZERS, make
-from sharded_models import groups_of, made, mesh_of, train
+from sharded_models import compute_scaled, groups_of, made, mesh_of, train
 from slamb.torch import AdamW, Lamb, OneBitLamb, Slamb
 
 NEEDS = (2, 1)
@@ -271,17 +271,11 @@ def scalers_agree_on_overflows():
     optimizer, of_reference = (Lamb(one.parameters(), lr=0.05) for one in (model, reference))
     plain, sharded = torch.amp.GradScaler("cpu", init_scale=2.0**10), ShardedGradScaler("cpu", init_scale=2.0**10)
 
-    def compute(scaler, step, overflows):
-        optimizer.zero_grad()
-        scaler.scale(model.loss(step, rank())).backward()
-        if overflows and rank() == 1:
-            next(p for p in model.parameters() if p.grad is not None and p.numel() > 0).grad.fill_(float("inf"))
-
-    compute(plain, 0, True)
+    compute_scaled(model, optimizer, plain, 0, rank(), True)
     with raises(RuntimeError, "have found an overflow on some of them alone", "ShardedGradScaler"):
         plain.step(optimizer)
     for step in range(8):
-        compute(sharded, step, step in (1, 4))
+        compute_scaled(model, optimizer, sharded, step, rank(), step in (1, 4))
         sharded.unscale_(optimizer)
         sharded.step(optimizer)
         sharded.update()

@@ -24,6 +24,7 @@ from sharded_models import (
     Mlp,
     Small,
     Transformer,
+    compute_scaled,
     groups_of,
     line,
     local,
@@ -74,6 +75,18 @@ def fsdp2_with_replicas_trains_as_whole_models(name):
     optimizer = kind(model.parameters(), **options, process_group=mesh["replicate"].get_group())
     require_equal_trainings(model, optimizer, reference, kind(reference.parameters(), **options))
     assert optimizer.statistics()["sent_bytes"] > 0
+
+
+@check(4, NEEDS, each=("adamw", "lamb"))
+def a_transformer_of_a_million_parameters_trains_as_a_whole_one(name):
+    kind, options = DENSE[name]
+    size = {"tokens": 256, "width": 128, "layers": 6, "heads": 4, "length": 32}
+    mesh = mesh_of(2, 2)
+    model, reference = split(made(Transformer, **size), mesh["shard"]), made(Transformer, **size)
+    assert sum(p.numel() for p in reference.parameters()) > 1_200_000
+    losses = train(model, kind(model.parameters(), **options, process_group=mesh["replicate"].get_group()), range(10))
+    expected = train(reference, kind(reference.parameters(), **options), range(10))
+    assert max(abs(a - b) for a, b in zip(losses, expected)) < 1e-5 and losses[-1] < losses[0] - 0.5, (losses, expected)
 
 
 @check((2, 4), NEEDS, each=CLIPPED)
@@ -276,14 +289,8 @@ def scalers_that_differ_within_a_model_are_an_error():
     of_reference = Lamb(reference.parameters(), lr=0.01, exchange=False)
     plain, sharded = torch.amp.GradScaler("cpu", init_scale=2.0**10), ShardedGradScaler("cpu", init_scale=2.0**10)
 
-    def compute(scaler, step, overflows):
-        optimizer.zero_grad()
-        scaler.scale(model.loss(step, 0)).backward()
-        if overflows and rank() == 1:
-            list(model.parameters())[2].grad.to_local().fill_(float("inf"))
-
     for scaler, unscales in ((plain, False), (plain, True), (sharded, False)):
-        compute(scaler, 0, True)
+        compute_scaled(model, optimizer, scaler, 0, 0, True)
         before = copies(local(model.parameters()))
         if unscales:
             scaler.unscale_(optimizer)
@@ -292,13 +299,13 @@ def scalers_that_differ_within_a_model_are_an_error():
         scaler.update()
         require_same_bits(local(model.parameters()), before)
         assert optimizer.statistics()["step"] == optimizer.statistics()["skipped_steps"] == 0
-    compute(plain, 0, False)
+    compute_scaled(model, optimizer, plain, 0, 0, False)
     with raises(RuntimeError, "have different loss scales"):
         plain.step(optimizer)
 
     sharded = ShardedGradScaler("cpu", init_scale=2.0**10)
     for step in range(8):
-        compute(sharded, step, step in (2, 5))
+        compute_scaled(model, optimizer, sharded, step, 0, step in (2, 5))
         sharded.unscale_(optimizer)
         sharded.step(optimizer)
         sharded.update()

@@ -134,6 +134,14 @@ def train(model, optimizer, steps, of_rank=None, each=lambda: None):
     return [sum(of_step) / size() for of_step in zip(*gather(losses))]
 
 
+def compute_scaled(model, optimizer, scaler, step, of_rank, overflows):
+    """Computes gradients of the scaled loss. If `overflows`, rank 1 finds an infinite one among its parts."""
+    optimizer.zero_grad()
+    scaler.scale(model.loss(step, of_rank)).backward()
+    if overflows and rank() == 1:
+        next(one for one in local(p.grad for p in model.parameters() if p.grad is not None) if one.numel() > 0).fill_(float("inf"))
+
+
 def whole(tensors):
     """The values of tensors, collected from all ranks that have a part."""
     return [t.full_tensor().detach() if hasattr(t, "full_tensor") else t.detach().clone() for t in tensors]

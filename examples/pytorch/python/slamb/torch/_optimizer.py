@@ -281,9 +281,10 @@ class Optimizer(torch.optim.Optimizer):
     @_exclusive
     def _step(self, loss_scale: Optional[torch.Tensor], found_inf: Optional[torch.Tensor]) -> None:
         shared = self._shared
-        parts = self._prepared_for_capture() if self._is_captured() else self._prepared(for_step=True)
+        is_captured = self._is_captured()
+        parts = self._prepared_for_capture() if is_captured else self._prepared(for_step=True)
         shared.gathered = []
-        if not self._is_captured():
+        if not is_captured:
             shared.ranks.require_equal_scaling(loss_scale, found_inf)
         for part in parts:
             part.check_step(self.param_groups, loss_scale, found_inf)  # all, before the first has changed anything
