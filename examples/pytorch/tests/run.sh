@@ -8,8 +8,8 @@
 # is build/pytorch/system or build/pytorch/newest, and is used again by later runs. PYTHON names the interpreter. Needs a C++20
 # compiler; pip fetches everything else. The last line of pytest has the number of tests. If CI=true, the package is installed
 # from its source archive. Without an argument two processes of pytest share the tests, and each prints its number.
-# --clients: only the tests of the folder clients, which no other run includes, with the newest torch, transformers, accelerate and
-# lightning on PyPI, in build/pytorch/clients: 4 GB.
+# --clients: only the tests of the folder clients, which no other run includes, with the newest torch, transformers, accelerate,
+# lightning and deepspeed on PyPI, in build/pytorch/clients: 4 GB.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
@@ -42,7 +42,10 @@ options=()
 "$python" -m venv ${options[@]+"${options[@]}"} "$environment"
 pip() { "$environment/bin/python" -m pip --disable-pip-version-check install --quiet "$@"; }
 [[ $kind == newest ]] && pip --upgrade torch numpy matplotlib tqdm
-[[ $kind == clients ]] && pip --upgrade torch numpy transformers accelerate lightning
+if [[ $kind == clients ]]; then
+  pip --upgrade torch numpy transformers accelerate lightning setuptools wheel
+  DS_BUILD_OPS=0 pip --upgrade --no-build-isolation deepspeed  # its build reads the version of torch
+fi
 pip pytest pytest-timeout
 # The archive shows that it has all that its build needs. From the checkout, pip compiles only what has changed.
 if [[ "${CI:-}" == true ]]; then

@@ -19,7 +19,6 @@ from training import (
     Model,
     batch,
     bits,
-    keep_gradients_local,
     make,
     make_schedule,
     steps_taken,
@@ -42,7 +41,7 @@ class Training:
         optimizer = make(name, model.parameters(), **settings)
         schedule = make_schedule(optimizer)
         self.model, self.optimizer, self.schedule = self.accelerator.prepare(model, optimizer, schedule)
-        keep_gradients_local(self.model)
+        slamb.torch.keep_gradients_local(self.model)
         if consolidates:
             slamb.torch.consolidate_on_save(self.accelerator)
 

@@ -10,6 +10,7 @@ from lightning.fabric.strategies import DDPStrategy as FabricDDPStrategy
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy
 
+import slamb.torch
 from processes import call, call_afresh
 from training import (
     HALF,
@@ -19,7 +20,6 @@ from training import (
     Model,
     batch,
     bits,
-    keep_gradients_local,
     make,
     make_schedule,
     steps_taken,
@@ -39,9 +39,6 @@ class Automatic(lightning.LightningModule):
         self._made_by = name, settings
         # Lightning does not continue in the middle of a plain loader: a checkpoint has the number of batches so far.
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
-
-    def on_train_start(self):
-        keep_gradients_local(self.trainer.strategy.model)  # Lightning registers its ddp_comm_hook on GPUs only
 
     def next_batch(self):
         self.seen += 1
@@ -74,7 +71,6 @@ class Manual(Automatic):
         self._has_group = False
 
     def on_train_start(self):
-        super().on_train_start()
         self.add_group()
 
     def add_group(self):
@@ -114,7 +110,7 @@ def fit(kind, name, folder, resume=False, seed=1, trainer=None, **settings):
     }
     if ranks > 1:
         options["strategy"] = DDPStrategy(process_group_backend="gloo")
-    client = lightning.Trainer(**options)
+    client = slamb.torch.keep_gradients_local(lightning.Trainer(**options))
     loader = torch.utils.data.DataLoader(Data(), batch_size=4)
     client.fit(module, loader, ckpt_path=f"{folder}/step={HALF}.ckpt" if resume else None)
     assert client.global_step == STEPS
@@ -170,6 +166,21 @@ def test_accumulated_gradients_resume_with_the_same_bits(tmp_path):
     assert of_bits(whole) == of_bits(call(2, fit, Automatic, "lamb+int8", tmp_path, resume=True, seed=2, trainer=options))
 
 
+def warnings_of_clipping(name, folder):
+    """Those of a training in which Lightning clips."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(Automatic, name, folder, trainer={"gradient_clip_val": 0.1})
+    return [str(one.message) for one in caught if "slamb" in str(one.message)]
+
+
+def test_clipping_by_the_norm_of_one_rank_gives_a_warning(tmp_path):
+    said = "Lightning clips the gradients of each of 2 ranks by the norm of its own (gradient_clip_val = 0.1)"
+    for seen in call(2, warnings_of_clipping, "lamb", tmp_path):
+        assert len(seen) == 1 and said in seen[0] and "max_gradient_norm=0.1" in seen[0]
+    assert call(1, warnings_of_clipping, "lamb", tmp_path) == [[]]
+
+
 # ---------------------------------------------------------------------------------------------------------- Manual, groups
 
 
@@ -209,7 +220,7 @@ def train_by_fabric(name, folder, resume=False, seed=1, is_torch=False, **settin
     late = [*inner.layers[2].parameters()]
     base = make_torch(inner.layers[0].parameters()) if is_torch else make(name, inner.layers[0].parameters(), **settings)
     model, optimizer = fabric.setup(inner, base)
-    keep_gradients_local(model._forward_module)
+    slamb.torch.keep_gradients_local(model)
 
     def steps(first, last):
         for step in range(first, last):

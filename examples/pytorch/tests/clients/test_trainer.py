@@ -1,6 +1,8 @@
 """The Trainer of transformers. On several ranks it wraps the model in DistributedDataParallel. Either that averages gradients, and
 the optimizer has exchange=False, or a hook keeps gradients local. The Trainer saves the optimizer's state on rank 0 alone."""
 
+import warnings
+
 import pytest
 import torch
 import transformers
@@ -16,19 +18,10 @@ from training import (
     Data,
     Model,
     bits,
-    keep_gradients_local,
     make,
     make_schedule,
     steps_taken,
 )
-
-
-class KeepGradientsLocal(transformers.TrainerCallback):
-    def __init__(self, trainer):
-        self._trainer = trainer
-
-    def on_train_begin(self, *_, **__):
-        keep_gradients_local(self._trainer.model_wrapped)
 
 
 def train(name, folder, resume=False, seed=1, consolidates=True, is_averaged=False, arguments=None, **settings):
@@ -63,7 +56,7 @@ def train(name, folder, resume=False, seed=1, consolidates=True, is_averaged=Fal
         optimizers=(optimizer, make_schedule(optimizer)),
     )
     if not is_averaged:
-        trainer.add_callback(KeepGradientsLocal(trainer))
+        assert slamb.torch.keep_gradients_local(trainer) is trainer
     if consolidates:
         slamb.torch.consolidate_on_save(trainer)
     trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-{HALF}" if resume else None)
@@ -138,6 +131,21 @@ def test_clipping_on_one_rank_follows_torch(tmp_path):
     for name, value in mine[0]["parameters"].items():
         first, second = (torch.frombuffer(bytearray(one), dtype=torch.float32) for one in (value, theirs[0][name]))
         torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-6)
+
+
+def warnings_of_clipping(folder):
+    """Those of a training in which the Trainer clips."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train("lamb", folder, arguments={"max_grad_norm": 1.0})
+    return [str(one.message) for one in caught if "slamb" in str(one.message)]
+
+
+def test_clipping_by_the_norm_of_one_rank_gives_a_warning(tmp_path):
+    said = "the Trainer clips the gradients of each of 2 ranks by the norm of its own (max_grad_norm = 1.0)"
+    for seen in call(2, warnings_of_clipping, tmp_path):
+        assert len(seen) == 1 and said in seen[0] and "max_gradient_norm=1.0" in seen[0]
+    assert call(1, warnings_of_clipping, tmp_path) == [[]]
 
 
 def train_torch(folder, **arguments):

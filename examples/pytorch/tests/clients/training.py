@@ -1,7 +1,6 @@
 """What the tests of clients share: a small model, its data, the optimizers, and comparisons of bits."""
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 import slamb.torch
 
@@ -63,14 +62,6 @@ def batch(step, rank=0, ranks=1, size=4):
     data = Data()
     first = (step * ranks + rank) * size % len(data)
     return {"x": data.x[first : first + size], "y": data.y[first : first + size]}
-
-
-def keep_gradients_local(model):
-    """Each rank keeps its own gradients: slamb's optimizers exchange what they need."""
-    from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
-
-    if isinstance(model, DistributedDataParallel):
-        model.register_comm_hook(None, noop_hook)
 
 
 def bits(model_or_parameters):

@@ -6,7 +6,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from checks import are_equal_on_all_ranks, check, copies, noise, raises, rank, require_near, require_same_bits, run, size
-from slamb.torch import AdamW, OneBitAdam, Slamb
+from slamb.torch import AdamW, OneBitAdam, Slamb, compression_hook, keep_gradients_local
 
 
 def make_model(seed=1):
@@ -105,7 +105,8 @@ def gradients_that_have_been_averaged_are_rejected():
         optimizer = kind(model.parameters())
         before = copies(model.parameters())
         backward(model, 0)
-        with raises(RuntimeError, f"all {size()} ranks are equal", "no_sync()", "exchange=False", "check_gradients=False"):
+        ways = ("keep_gradients_local(model)", "no_sync()", "exchange=False", "check_gradients=False")
+        with raises(RuntimeError, f"all {size()} ranks are equal", *ways):
             optimizer.step()
         require_same_bits(list(model.parameters()), before)
         assert optimizer.statistics()["step"] == 0
@@ -185,6 +186,83 @@ def the_wrapped_model_can_have_gradients_as_views_of_buckets():
             backward(model, step)
         optimizer.step()
     require_same_bits(list(model.parameters()), train_within_no_sync(5)[0])
+
+
+# ----------------------------------------------------------------------------------------------------- keep_gradients_local
+
+
+@check((2, 4))
+def kept_local_the_gradients_are_those_of_no_sync():
+    for options in ({}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 1e-4}):
+        model = keep_gradients_local(DistributedDataParallel(make_model(), **options))
+        assert keep_gradients_local(model) is model  # again
+        optimizer = Slamb(model.parameters(), lr=1e-2)
+        for step in range(5):
+            optimizer.zero_grad()
+            backward(model, step)
+            optimizer.step()
+        require_same_bits(list(model.parameters()), train_within_no_sync(5, Slamb)[0])
+
+
+@check(2)
+def gradients_that_are_kept_local_accumulate():
+    model, alone = keep_gradients_local(DistributedDataParallel(make_model())), make_model()
+    for step in range(3):
+        backward(model, step)
+        backward(alone, step)
+    require_same_bits([p.grad for p in model.parameters()], [p.grad for p in alone.parameters()])
+
+
+@check(2)
+def a_parameter_that_one_rank_does_not_use_has_a_gradient_of_zeros():
+    class Branches(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.branches = torch.nn.ModuleList([make_model(1), make_model(2)])
+
+        def forward(self, x):
+            return self.branches[0](x) if rank() == 1 else self.branches[0](x) + self.branches[1](x)
+
+    model = keep_gradients_local(DistributedDataParallel(Branches(), find_unused_parameters=True))
+    optimizer = AdamW(model.parameters(), lr=1e-2)
+    for step in range(3):
+        optimizer.zero_grad()
+        backward(model, step)
+        if rank() == 1:
+            assert all(not p.grad.any() for p in model.module.branches[1].parameters())
+        optimizer.step()
+    assert are_equal_on_all_ranks(list(model.parameters()))
+
+
+@check(2)
+def within_other_wrappers_the_gradients_are_kept_local():
+    class Wrapper(torch.nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self._forward_module = module
+
+        def forward(self, x):
+            return self._forward_module(x)
+
+    model = Wrapper(DistributedDataParallel(make_model()))
+    assert keep_gradients_local(model) is model
+    backward(model, 0)
+    alone = make_model()
+    backward(alone, 0)
+    require_same_bits([p.grad for p in model.parameters()], [p.grad for p in alone.parameters()])
+
+
+@check(2)
+def a_model_that_cannot_keep_its_gradients_local_is_refused():
+    model = DistributedDataParallel(make_model())
+    model.register_comm_hook(None, compression_hook("int8"))
+    with raises(ValueError, "keep_gradients_local()", "has a communication hook already"):
+        keep_gradients_local(model)
+    optimizer = torch.optim.SGD(make_model().parameters(), lr=0.1)
+    with raises(TypeError, "was given a SGD", "it must be a model"):
+        keep_gradients_local(optimizer)
+    plain = make_model()
+    assert keep_gradients_local(plain) is plain
 
 
 @check(2)

@@ -7,7 +7,7 @@ import torch
 from checks import are_equal_on_all_ranks, check, copies, gather, noise, raises, rank, require_near, require_same_bits, run
 from optimizers import OPTIMIZERS, make
 from sharded_models import compute_scaled, groups_of, made, mesh_of, train
-from slamb.torch import AdamW, Lamb, OneBitLamb, Slamb
+from slamb.torch import AdamW, Lamb, OneBitLamb, Slamb, keep_gradients_local
 
 NEEDS = (2, 1)
 
@@ -39,6 +39,12 @@ def whole(model):
 
     with FullyShardedDataParallel.summon_full_params(model):
         return copies(model.parameters())
+
+
+@check(2, NEEDS)
+def gradients_of_fsdp1_cannot_be_kept_local():
+    with raises(ValueError, "a model in FullyShardedDataParallel", "process_group and shard_group"):
+        keep_gradients_local(split(made(Two)))
 
 
 DENSE = {

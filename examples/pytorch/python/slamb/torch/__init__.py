@@ -6,13 +6,13 @@
     optimizer = slamb.torch.Slamb(model.parameters(), lr=2e-3, compressor="random_k+int8")
 
 Each is a `torch.optim.Optimizer`. With several processes, `step()` exchanges what the algorithm needs over
-`torch.distributed`; so gradients must be each rank's own: leave out `DistributedDataParallel`, or compute within its
-`no_sync()`.
+`torch.distributed`; so gradients must be each rank's own: leave out `DistributedDataParallel`, or call
+`keep_gradients_local(model)`.
 
 `compression_hook` compresses the gradients that `DistributedDataParallel` averages, for any optimizer.
 """
 
-from slamb.torch._clients import consolidate_on_save
+from slamb.torch._clients import consolidate_on_save, keep_gradients_local
 from slamb.torch._hook import CompressionHook, compression_hook
 from slamb.torch._optimizer import Optimizer
 from slamb.torch._optimizers import AdamW, Lamb, OneBitAdam, OneBitLamb, Slamb, ZeroOneAdam
@@ -30,4 +30,5 @@ __all__ = [
     "compression_hook",
     "consolidate_on_save",
     "is_supported",
+    "keep_gradients_local",
 ]

@@ -1,26 +1,75 @@
-"""Programs that save the state of an optimizer on rank 0 alone, and load it on all ranks."""
+"""Programs that wrap models and optimizers: DistributedDataParallel, and the trainers that use it. They average gradients, and
+save the state of an optimizer on rank 0 alone."""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import warnings
+import weakref
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Optional, TypeVar
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from slamb.torch._optimizer import Optimizer
 
+_Client = TypeVar("_Client")
+
+_kept_local: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()
+
+
+def keep_gradients_local(client: _Client) -> _Client:
+    """Makes DistributedDataParallel leave the gradients of each rank as they are: the optimizers of this package exchange what
+    they need. To be called before the first backward pass, on all ranks:
+
+        model = slamb.torch.keep_gradients_local(DistributedDataParallel(model))
+        slamb.torch.keep_gradients_local(accelerator.prepare(model))
+        slamb.torch.keep_gradients_local(trainer)  # a Trainer of transformers or Lightning, before train() or fit()
+        slamb.torch.keep_gradients_local(engine)   # what deepspeed.initialize() has returned
+
+    The gradients are those that `no_sync()` leaves, and buffers are broadcast in the forward pass as before. A model without
+    DistributedDataParallel, as on a single rank, has local gradients already, and stays as it is. A second call does nothing.
+
+    Trainers that clip gradients do it by the norm of each rank's own gradient. On several ranks there is a RuntimeWarning then:
+    switch it off, and give the optimizer `max_gradient_norm`.
+
+    :param client: a model or a wrapper of it; a transformers.Trainer; a Trainer of Lightning; a deepspeed.DeepSpeedEngine
+    :return: the client
+    :raises ValueError: if its gradients cannot be local: a model in FullyShardedDataParallel, one that has a communication hook,
+        or an engine of DeepSpeed with ZeRO, fp16 or bf16
+    :raises TypeError: for another object
+    """
+    if hasattr(client, "enable_backward_allreduce"):
+        _keep_local_in_engine(client)
+    elif isinstance(client, torch.nn.Module):
+        _keep_local_in_model(client)
+    elif hasattr(client, "add_callback") and hasattr(client, "callback_handler"):
+        client.add_callback(_callback_of_trainer(client))
+    elif hasattr(client, "strategy") and isinstance(getattr(client, "callbacks", None), list):
+        client.callbacks.append(_callback_of_lightning(client))
+    else:
+        raise TypeError(
+            f"slamb: keep_gradients_local() was given a {type(client).__name__}, but it must be a model, as wrapped by "
+            f"DistributedDataParallel or accelerate's prepare(), a Trainer of transformers or Lightning, or the engine of "
+            f"deepspeed.initialize()"
+        )
+    return client
+
 
 def consolidate_on_save(client: Any) -> None:
-    """Makes accelerate or the Trainer of transformers save the states of all ranks.
+    """Makes a trainer save the states of all ranks. To be called on all ranks.
 
-    Both save `optimizer.state_dict()` on rank 0 alone, and load it on all ranks. But the compressed optimizers have another state
-    on each rank. With this call, rank 0 collects all of them before each save:
+    accelerate, the Trainer of transformers and DeepSpeed save `optimizer.state_dict()` on rank 0 alone, and load it on all ranks.
+    But the compressed optimizers have another state on each rank. With this call, rank 0 collects all of them before each save:
 
         slamb.torch.consolidate_on_save(accelerator)  # an accelerate.Accelerator, before save_state()
         slamb.torch.consolidate_on_save(trainer)      # a transformers.Trainer, before train()
+        slamb.torch.consolidate_on_save(engine)       # what deepspeed.initialize() has returned, before save_checkpoint()
 
-    Rank 0 needs memory for the states of all ranks. Without it, `from_other_ranks=True` of the optimizer's constructor continues
-    all ranks from rank 0's state, without compression errors.
+    Lightning collects them without it. Rank 0 needs memory for the states of all ranks. Without it, `from_other_ranks=True` of the
+    optimizer's constructor continues all ranks from rank 0's state, without compression errors.
 
     :raises TypeError: for another object
     """
@@ -28,10 +77,13 @@ def consolidate_on_save(client: Any) -> None:
         client.register_save_state_pre_hook(lambda models, weights, folder: _consolidate(client._optimizers))
     elif hasattr(client, "add_callback") and hasattr(client, "callback_handler"):
         client.add_callback(_trainer_callback())
+    elif hasattr(client, "enable_backward_allreduce"):
+        _consolidate_in_engine(client)
     else:
         raise TypeError(
-            f"slamb: consolidate_on_save() was given a {type(client).__name__}, but it must be an accelerate.Accelerator or a "
-            f"transformers.Trainer; in other programs call optimizer.consolidate_state_dict() on all ranks before a save"
+            f"slamb: consolidate_on_save() was given a {type(client).__name__}, but it must be an accelerate.Accelerator, a "
+            f"transformers.Trainer or a deepspeed.DeepSpeedEngine; in other programs call optimizer.consolidate_state_dict() on "
+            f"all ranks before a save"
         )
 
 
@@ -47,6 +99,17 @@ def _own(optimizers: Iterable[Any]) -> Iterator[Optimizer]:
 def _consolidate(optimizers: Iterable[Any]) -> None:
     for one in _own(optimizers):
         one.consolidate_state_dict()
+
+
+def _consolidate_in_engine(engine: Any) -> None:
+    save = engine.save_checkpoint
+
+    @functools.wraps(save)
+    def save_of_all_ranks(*arguments: Any, **options: Any) -> Any:
+        _consolidate([engine.optimizer])
+        return save(*arguments, **options)
+
+    engine.save_checkpoint = save_of_all_ranks
 
 
 def _trainer_callback() -> Any:
@@ -66,3 +129,112 @@ def _trainer_callback() -> Any:
                 _consolidate([of_trainer["optimizer"]])
 
     return ConsolidateCallback()
+
+
+# --------------------------------------------------------------------------------------------------------------- Local gradients
+
+
+def _leave(_, bucket):  # type: ignore[no-untyped-def] # DistributedDataParallel takes annotations only if they are not texts
+    """A communication hook that sends nothing."""
+    done: "torch.futures.Future[torch.Tensor]" = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+def _keep_local_in_model(model: torch.nn.Module) -> None:
+    wrapped = _find_wrapper(model)
+    if wrapped is None or wrapped in _kept_local:
+        return
+    try:
+        wrapped.register_comm_hook(None, _leave)
+    except RuntimeError as failure:
+        raise ValueError(
+            f"slamb: keep_gradients_local() was given a model that has a communication hook already, which averages gradients; "
+            f"leave that hook out ({failure})"
+        ) from None
+    _kept_local.add(wrapped)
+
+
+def _find_wrapper(model: torch.nn.Module) -> Optional[DistributedDataParallel]:
+    """The DistributedDataParallel around a model, within further wrappers; None if there is none.
+
+    :raises ValueError: if the model is in FullyShardedDataParallel
+    """
+    seen: list[Any] = []
+    one: Any = model
+    while isinstance(one, torch.nn.Module) and not any(one is other for other in seen):
+        if isinstance(one, DistributedDataParallel):
+            return one
+        if type(one).__name__ == "FullyShardedDataParallel":
+            raise ValueError(
+                "slamb: keep_gradients_local() was given a model in FullyShardedDataParallel, which must reduce gradients over its "
+                "ranks; give the optimizer process_group and shard_group in its place (docs/how-to/sharded.md)"
+            )
+        seen.append(one)
+        # What torch.compile, Fabric, and other wrappers call the model within.
+        inner = (getattr(one, name, None) for name in ("_orig_mod", "_forward_module", "module"))
+        one = next((found for found in inner if isinstance(found, torch.nn.Module)), None)
+    return None
+
+
+def _warn_of_clipping(client: str, setting: str, norm: Any, ranks: int) -> None:
+    if ranks > 1 and norm:
+        warnings.warn(
+            f"slamb: {client} clips the gradients of each of {ranks} ranks by the norm of its own ({setting} = {norm}), which is "
+            f"not the norm of their mean; switch this off, and give the optimizer max_gradient_norm={norm}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _callback_of_trainer(trainer: Any) -> Any:
+    from transformers import TrainerCallback  # type: ignore[import-not-found, unused-ignore]
+
+    of_trainer = weakref.ref(trainer)
+
+    class KeepGradientsLocalCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+        """The Trainer wraps the model when training begins."""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            client = of_trainer()
+            if client is None:
+                return
+            _keep_local_in_model(client.model_wrapped)
+            _warn_of_clipping("the Trainer", "max_grad_norm", args.max_grad_norm, args.world_size)
+
+    return KeepGradientsLocalCallback()
+
+
+def _callback_of_lightning(trainer: Any) -> Any:
+    packages = ("lightning.pytorch", "pytorch_lightning")
+    modules = (kind.__module__ for kind in type(trainer).__mro__)
+    package = next((name for module in modules for name in packages if module.startswith(name)), packages[0])
+    base: Any = importlib.import_module(f"{package}.callbacks").Callback
+
+    class KeepGradientsLocalCallback(base):  # type: ignore[misc, unused-ignore]
+        """Lightning wraps the model in fit(). It registers the ddp_comm_hook of its strategy on GPUs only."""
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            _keep_local_in_model(trainer.strategy.model)
+            _warn_of_clipping("Lightning", "gradient_clip_val", trainer.gradient_clip_val, trainer.world_size)
+
+    return KeepGradientsLocalCallback()
+
+
+def _keep_local_in_engine(engine: Any) -> None:
+    stage = engine.zero_optimization_stage()
+    if stage > 0:
+        raise ValueError(
+            f"slamb: keep_gradients_local() was given an engine of DeepSpeed with ZeRO stage {stage}, which must reduce gradients to "
+            f"partition the state; use stage 0, or fully_shard in place of ZeRO (docs/how-to/sharded.md)"
+        )
+    for name, is_enabled in (("fp16", engine.fp16_enabled()), ("bf16", engine.bfloat16_enabled())):
+        if is_enabled:
+            raise ValueError(
+                f"slamb: keep_gradients_local() was given an engine of DeepSpeed with {name}, which keeps the parameters in copies "
+                f"of its own; leave {name} out of the configuration, and use torch_autocast, or convert the model before "
+                f"deepspeed.initialize()"
+            )
+    engine.enable_backward_allreduce = False
+    ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    _warn_of_clipping("DeepSpeed", "gradient_clipping", engine.gradient_clipping(), ranks)

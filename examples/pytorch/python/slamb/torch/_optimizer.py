@@ -900,7 +900,9 @@ class Optimizer(torch.optim.Optimizer):
             ):
                 raise ValueError(
                     "slamb: param_groups lacks parameters that this optimizer trains, or has parameters of one group in several. "
-                    "Parameters can be added, by add_param_group() or to a list; to train others, construct another optimizer"
+                    "Parameters can be added, by add_param_group() or to a list; to train others, construct another optimizer. If a "
+                    "wrapper has put copies in their place, as fp16, bf16 and ZeRO of DeepSpeed do, leave it out: this optimizer "
+                    "has float32 copies itself"
                 )
         for part in shared.parts or []:
             part.members = [places[id(p)] for p in part.tensors.given]

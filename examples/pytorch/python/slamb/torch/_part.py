@@ -613,7 +613,8 @@ class Part:
         elif _EQUAL in of_shards:
             raise RuntimeError(
                 f"slamb: the gradients of all {exchange.size} ranks are equal, so they have been averaged already, or all "
-                f"ranks have computed the same batch. With DistributedDataParallel, run forward and backward within "
-                f"model.no_sync(), or do not wrap the model; to leave the averaging to it, construct the optimizer with "
-                f"exchange=False; to train on equal batches, with check_gradients=False"
+                f"ranks have computed the same batch. With DistributedDataParallel, call "
+                f"slamb.torch.keep_gradients_local(model), run forward and backward within model.no_sync(), or do not wrap the "
+                f"model; to leave the averaging to it, construct the optimizer with exchange=False; to train on equal batches, "
+                f"with check_gradients=False"
             )
