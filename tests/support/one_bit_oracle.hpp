@@ -88,6 +88,10 @@ class one_bit {
   const vector& fresh_variance() const { return fresh_v_; }    ///< v_f
   const vector& factors() const { return last_factor_; }       ///< [tensors] f
   const vector& usual_ratios() const { return usual_ratio_; }  ///< [tensors] c̄
+  const vector& signal_scales() const { return scaling_; }     ///< [tensors] z, after the warm-up
+  void clear_errors() {
+    for (two_phase_exchange& its : exchanges_) its.clear_errors();
+  }
   const two_phase_exchange& exchange() const { return exchanges_[0]; }
 
   /// See `two_phase_exchange::close_calls`.

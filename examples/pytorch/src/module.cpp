@@ -241,7 +241,27 @@ class optimizer {
     if (own.momentum.size() != sizes_[tensor]) return nb::none();
     return nb::make_tuple(array_of(own.momentum, self), array_of(own.variance, self));
   }
-  void set_steps(std::uint64_t taken) { held_.set_steps(taken); }
+  /// @return v_f of 1-bit LAMB; None in the others
+  nb::object fresh_variance(const nb::object& self, std::size_t tensor) {
+    const auto own = held_.moments(tensor);
+    if (own.momentum.empty() || own.fresh_variance.size() != own.momentum.size()) return nb::none();
+    return array_of(own.fresh_variance, self);
+  }
+  /// @param warm_up    0: not given
+  /// @param ratios     (mean_ratio, factor, signal_scale) of each tensor; none: not given
+  /// @param intervals  (variance, refreshes, local, local_steps); none: not given
+  void set_steps(std::uint64_t taken, std::uint64_t warm_up,
+                 const std::vector<std::tuple<double, double, double>>& ratios,
+                 const std::vector<std::uint64_t>& intervals) {
+    slamb::optimizer::past_steps past{.taken = taken};
+    if (warm_up > 0) past.warm_up = warm_up;
+    std::vector<slamb::optimizer::frozen_ratio> all;
+    for (const auto& [mean_ratio, factor, signal_scale] : ratios) all.push_back({mean_ratio, factor, signal_scale});
+    past.ratios = all;
+    if (intervals.size() == 4)
+      past.intervals = slamb::optimizer::past_intervals{intervals[0], intervals[1], intervals[2], intervals[3]};
+    held_.set_steps(past);
+  }
 
   void broadcast_parameters(int root) { held_.broadcast_parameters(root); }
   void synchronize_parameters() { held_.synchronize_parameters(); }
@@ -468,8 +488,19 @@ SLAMB_DEFINE_MODULE(SLAMB_MODULE, m) {
           "The momentum and the variance of a tensor, as arrays in the optimizer's memory, which they keep alive. None "
           "if "
           "they are not float32.")
-      .def("set_steps", &optimizer::set_steps, "taken"_a, without_lock(),
-           "Continues as after so many steps. All ranks must.")
+      .def(
+          "fresh_variance",
+          [](const nb::object& self, std::size_t tensor) {
+            return nb::cast<optimizer&>(self).fresh_variance(self, tensor);
+          },
+          "tensor"_a, nb::sig("def fresh_variance(self, tensor: int) -> typing.Any | None"),
+          "The fresh variance of a tensor with 1-bit LAMB, as `moments`; None with the others.")
+      .def("set_steps", &optimizer::set_steps, "taken"_a, "warm_up"_a = 0,
+           "ratios"_a = std::vector<std::tuple<double, double, double>>(), "intervals"_a = std::vector<std::uint64_t>(),
+           without_lock(),
+           "Continues as after so many steps. All ranks must. warm_up: the variance was frozen after so many; 0: its "
+           "schedule decides. ratios: mean ratio, factor and signal scale of each tensor of 1-bit LAMB. intervals: of "
+           "0/1 Adam: of the variance, its refreshes, of local steps, and local steps.")
       .def("broadcast_parameters", &optimizer::broadcast_parameters, "root"_a, without_lock(),
            "Gives all ranks the parameters of one. Collective.")
       .def("synchronize_parameters", &optimizer::synchronize_parameters, without_lock(),

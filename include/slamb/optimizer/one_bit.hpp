@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -242,20 +244,23 @@ class one_bit_recipe final
   // True if a restored state is past the end of the new warm-up, as far as the schedule decides without a norm.
   bool has_ended_before() {
     const std::uint64_t t = context_.steps();
-    return t > 0 && !options_.warm_up.wants_variance_norm(t, options_.beta2) &&
-           options_.warm_up.ends_after(warm_up_, t, 0.0, options_.beta2);
+    return past_warm_up_ || (t > 0 && !options_.warm_up.wants_variance_norm(t, options_.beta2) &&
+                             options_.warm_up.ends_after(warm_up_, t, 0.0, options_.beta2));
   }
 
   // The variance is frozen: docs/algorithms/one_bit_lamb.md (8) … (10)
-  void begin_compression() {
+  // @param has_ratios  v_f and z are those of another program
+  void begin_compression([[maybe_unused]] bool has_ratios = false) {
     if constexpr (is_frozen) {
-      context_.run(start_fresh_variance{}, view(), context_.all_tiles());
-      if (exchange_.is_active(context_))
-        equalize_signals(context_, any_view_of(view()), [this](std::size_t i, double z) { set_signal_scale(i, z); });
+      if (!has_ratios) {
+        context_.run(start_fresh_variance{}, view(), context_.all_tiles());
+        if (exchange_.is_active(context_))
+          equalize_signals(context_, any_view_of(view()), [this](std::size_t i, double z) { set_signal_scale(i, z); });
+      }
     }
     exchange_.find_active(context_, view(), array::variance());
     is_compressed_ = true;
-    warm_up_end_ = context_.steps();
+    warm_up_end_ = std::exchange(past_warm_up_, std::nullopt).value_or(context_.steps());
     find_late_elements();
     context_.enter_phase("compressed");
   }
@@ -296,9 +301,33 @@ class one_bit_recipe final
     late_type::end_unless_allowed(options_, context_, view());
     exchange_.find_active(context_, view(), array::variance());
     find_late_elements();
+    const given_past given = std::exchange(given_, {});
+    past_warm_up_ = is_compressed_ ? std::nullopt : given.warm_up;
     const bool is_past = !is_compressed_ && has_ended_before();
-    is_past_warm_up_ = is_past && context_.shards.exists();
-    if (is_past && !is_past_warm_up_) begin_compression();
+    is_past_warm_up_ = is_past && !given.has_ratios && context_.shards.exists();
+    if (is_past && !is_past_warm_up_) begin_compression(given.has_ratios);
+  }
+
+  typename base::parts_of_past takes_of_past() const noexcept override {
+    return {.warm_up = true, .ratios = std::is_same_v<kept_type, frozen_trust_ratio::segment_state>};
+  }
+  void begin_after(const past_steps& past) override {
+    given_ = {past.warm_up, past.warm_up && !past.ratios.empty()};
+    if (is_compressed_) warm_up_end_ = past.warm_up.value_or(warm_up_end_);
+    if constexpr (std::is_same_v<kept_type, frozen_trust_ratio::segment_state>) {
+      for (std::size_t i = 0; i < past.ratios.size(); ++i) {
+        const frozen_ratio& its = past.ratios[i];
+        context_.write(&kept()[i], kept_type{static_cast<float>(its.mean_ratio), static_cast<float>(its.factor)});
+        if (exchange_.is_active(context_)) set_signal_scale(i, its.signal_scale);
+      }
+    }
+  }
+  tensor_moments all_moments() const noexcept override {
+    tensor_moments all = base::all_moments();
+    if (!all.momentum.empty())
+      all.fresh_variance =
+          fresh_.template floats_of<array::fresh_variance, typename base::context_type::precision>(context_.memory);
+    return all;
   }
 
   variance_properties variance() const noexcept { return {warm_up_end_, late_.exist()}; }
@@ -321,6 +350,12 @@ class one_bit_recipe final
   bool is_compressed_ = false;
   bool may_end_ = false;          // the warm-up may end with the current step
   bool is_past_warm_up_ = false;  // a state was loaded behind its end, and the next step, in which shards meet, ends it
+  std::optional<std::uint64_t> past_warm_up_{};  // the end of another program's warm-up, until begin_compression()
+  struct given_past {
+    std::optional<std::uint64_t> warm_up{};
+    bool has_ratios = false;
+  };
+  given_past given_{};  // to set_steps(), until on_state_loaded()
   std::uint64_t warm_up_end_ = 0;
 };
 

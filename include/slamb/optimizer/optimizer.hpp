@@ -69,8 +69,34 @@ struct option_changes {
 
 /// The moments of one tensor, in the backend's memory.
 struct tensor_moments {
-  std::span<float> momentum{};  ///< [size] m
-  std::span<float> variance{};  ///< [size] v
+  std::span<float> momentum{};        ///< [size] m
+  std::span<float> variance{};        ///< [size] v
+  std::span<float> fresh_variance{};  ///< [size] v_f of 1-bit LAMB; empty in the others
+};
+
+/// 1-bit LAMB's numbers of one tensor, besides its moments.
+struct frozen_ratio {
+  double mean_ratio = 0.0;    ///< c̄ ≥ 0: the average of the warm-up
+  double factor = 1.0;        ///< f > 0 of the last compressed step
+  double signal_scale = 1.0;  ///< z > 0
+};
+
+/// The states of 0/1 Adam's schedules exponential_variance_interval and doubling_local_interval.
+struct past_intervals {
+  std::uint64_t variance = 1;     ///< V
+  std::uint64_t refreshes = 0;    ///< of v, since V was last doubled
+  std::uint64_t local = 1;        ///< L
+  std::uint64_t local_steps = 0;  ///< since L was last doubled
+};
+
+/// Steps that another program has taken.
+struct past_steps {
+  std::uint64_t taken = 0;  ///< steps in all
+  /// 1-bit: v was frozen after so many steps, and what follows is compressed. Unset: the warm-up's schedule decides
+  std::optional<std::uint64_t> warm_up{};
+  std::span<const frozen_ratio>
+      ratios{};  ///< [tensors] of 1-bit LAMB, in host memory, not kept; empty: of a new training
+  std::optional<past_intervals> intervals{};  ///< of 0/1 Adam. Unset: those after `taken` steps from the start
 };
 
 /// The type-erased recipe that an `optimizer` holds.
@@ -102,7 +128,7 @@ class recipe : public bound_to_process {
   virtual void load_state(const byte_source& from, const restore_options& options) = 0;
   virtual void set_gradient_scaling(const gradient_scaling& scaling) = 0;
   virtual tensor_moments moments(std::size_t tensor) const = 0;
-  virtual void set_steps(std::uint64_t taken) = 0;
+  virtual void set_steps(const past_steps& past) = 0;
   virtual void set_options(const option_changes& changes) = 0;
   virtual void reload_parameters() = 0;
   virtual void set_parameters(std::span<const parameter::data_pointer> data,
@@ -162,6 +188,9 @@ class optimizer {
   using gradient_scaling = detail::gradient_scaling;
   using option_changes = detail::option_changes;
   using tensor_moments = detail::tensor_moments;
+  using frozen_ratio = detail::frozen_ratio;
+  using past_intervals = detail::past_intervals;
+  using past_steps = detail::past_steps;
 
   optimizer(optimizer&& other) noexcept : held_(std::move(other.held_)) { abandon_step(); }
   optimizer& operator=(optimizer&& other) noexcept {
@@ -315,8 +344,8 @@ class optimizer {
     lock_call("load_state()")->load_state(from, options);
   }
 
-  /// Returns m and v of a tensor, its elements in their own order. Both are empty if the optimizer stores one of them in another
-  /// type than float. A recipe that has only one of them returns the other one empty.
+  /// Returns m and v of a tensor, its elements in their own order, and v_f of 1-bit LAMB. All are empty if the optimizer stores m
+  /// or v in another type than float. A recipe that has only one of them returns the other one empty.
   ///
   /// They stay valid, at the same addresses, as long as the optimizer: also when it moves, and after load_state and
   /// set_parameters. Values that are written change the training from the next step on. So moments of another optimizer can be
@@ -344,7 +373,13 @@ class optimizer {
   /// @throws std::invalid_argument if `taken` is above 2^53; std::logic_error between begin_step and finish_step, while steps are
   ///         captured, or after a load_state() that failed halfway: nothing has changed then
   /// *Cost*: waits. 0/1 Adam follows its schedules from their start.
-  void set_steps(std::uint64_t taken) { lock_call("set_steps()")->set_steps(taken); }
+  void set_steps(std::uint64_t taken) { set_steps(past_steps{.taken = taken}); }
+
+  /// Also continues with what 1-bit LAMB, 1-bit Adam or 0/1 Adam of another program has kept besides the moments. Write
+  /// `moments().fresh_variance` before it, if `past.warm_up` and `past.ratios` are set; else v_f becomes v, and z follows from m.
+  /// @throws also std::invalid_argument for a part that the optimizer does not have, or a value out of range: nothing has
+  ///         changed then
+  void set_steps(const past_steps& past) { lock_call("set_steps()")->set_steps(past); }
 
   /// Sets how the following steps scale gradients, until it is called again: g = factor · gradient / *loss_scale. Gradients are
   /// judged and clipped after they are scaled. Ranks may have different values.

@@ -260,7 +260,7 @@ class partitioned_lamb_recipe final
   }
   void on_broadcast() override { parts_.follow_broadcast(!exchange_type::sends_differences); }
   void on_parameters_reloaded() override { parts_.reload_exact(); }
-  void begin_after(std::uint64_t /*taken*/) override { parts_.reload_exact_later(); }
+  void begin_after(const past_steps& /*past*/) override { parts_.reload_exact_later(); }
 
   using exchange_type =
       partitioned_exchange<quantizer_of_phase_t<Compressor>, quantizer_of_phase_t<decltype(Partition::quantizer)>,

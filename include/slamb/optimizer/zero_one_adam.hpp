@@ -160,6 +160,7 @@ class zero_one_adam_recipe final
 
  private:
   using passes = zero_one_passes;
+  using phase_type = zero_one_phase<VarianceSchedule, LocalSchedule>;
   using payload = zero_one_payload;
   using factors_type = factors_of<unit_trust_ratio>;
   using late_type = late_elements<optimizer_context<Backend>>;
@@ -358,10 +359,13 @@ class zero_one_adam_recipe final
     steps_.visit_difference(part);
   }
   // The schedules as after these steps. If they end the first phase, local steps begin in on_state_loaded().
-  void begin_after(std::uint64_t taken) override {
+  typename base::parts_of_past takes_of_past() const noexcept override {
+    return {.intervals = phase_type::has_intervals};
+  }
+  void begin_after(const past_steps& past) override {
     resolve_last_step();
     const bool was_local = phase_.is_local();
-    phase_.restart_after(taken);
+    phase_.restart_after(past);
     begins_locally_ = !was_local && phase_.is_local();
     if (begins_locally_ && exchange_.is_active(context_)) exchange_.clear_errors(context_);
   }
@@ -386,7 +390,7 @@ class zero_one_adam_recipe final
   std::vector<tensor_batch> batches_;
   typename optimizer_context<Backend>::late_outcome late_outcome_;
   local_steps steps_;
-  zero_one_phase<VarianceSchedule, LocalSchedule> phase_;
+  phase_type phase_;
   std::uint64_t tau_ = 0;               // of the current step
   std::uint64_t late_found_at_ = 0;     // the refreshes when late_ was found; 0: it is not known
   payload payload_ = payload::nothing;  // of the current step

@@ -67,8 +67,15 @@ class Optimizer:
         The momentum and the variance of a tensor, as arrays in the optimizer's memory, which they keep alive. None if they are not float32.
         """
 
-    def set_steps(self, taken: int) -> None:
-        """Continues as after so many steps. All ranks must."""
+    def fresh_variance(self, tensor: int) -> Any | None:
+        """
+        The fresh variance of a tensor with 1-bit LAMB, as `moments`; None with the others.
+        """
+
+    def set_steps(self, taken: int, warm_up: int = 0, ratios: Sequence[tuple[float, float, float]] = [], intervals: Sequence[int] = []) -> None:
+        """
+        Continues as after so many steps. All ranks must. warm_up: the variance was frozen after so many; 0: its schedule decides. ratios: mean ratio, factor and signal scale of each tensor of 1-bit LAMB. intervals: of 0/1 Adam: of the variance, its refreshes, of local steps, and local steps.
+        """
 
     def broadcast_parameters(self, root: int) -> None:
         """Gives all ranks the parameters of one. Collective."""

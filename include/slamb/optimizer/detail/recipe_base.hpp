@@ -64,7 +64,7 @@ class recipe_base : public recipe {
   SLAMB_DECL void load_state(const byte_source& from, const restore_options& options) final;
 
   SLAMB_DECL tensor_moments moments(std::size_t tensor) const final;
-  SLAMB_DECL void set_steps(std::uint64_t taken) final;
+  SLAMB_DECL void set_steps(const past_steps& past) final;
   void set_gradient_scaling(const gradient_scaling& scaling) final { core_->set_gradient_scaling(scaling); }
   SLAMB_DECL void set_options(const option_changes& changes) override;
   SLAMB_DECL void reload_parameters() final;
@@ -101,8 +101,14 @@ class recipe_base : public recipe {
   virtual void on_parameters_reloaded() {}
   /// m and v of all tensors, [state elements], if both are stored as floats.
   virtual tensor_moments all_moments() const noexcept { return {}; }
-  /// Called before the number of steps is set: schedules that keep a state go on as after `taken` steps.
-  virtual void begin_after(std::uint64_t /*taken*/) {}
+  /// The parts of `past_steps` that it takes, besides `taken`.
+  struct parts_of_past {
+    bool warm_up = false, ratios = false, intervals = false;
+  };
+  virtual parts_of_past takes_of_past() const noexcept { return {}; }
+  /// Called before the number of steps is set: schedules that keep a state go on as after these steps.
+  /// @throws std::invalid_argument before anything changes
+  virtual void begin_after(const past_steps& /*past*/) {}
   /// Called when a state has been restored, or when the number of steps has been set.
   virtual void on_state_loaded(const restore_options& options) = 0;
 
@@ -115,6 +121,7 @@ class recipe_base : public recipe {
   void visit_all(const state_visitor& part, const whole_state* whole);
   void require_usable(const char* call) const;
   void require_ready(const char* call) const;
+  void require_past(const past_steps& past) const;
   void take_step();
   void open_step();
   void exchange_rest_and_finish();

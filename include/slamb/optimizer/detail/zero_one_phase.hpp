@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "slamb/detail/state/state_part.hpp"
+#include "slamb/optimizer/optimizer.hpp"
 #include "slamb/schedule/intervals.hpp"
 
 namespace slamb::detail {
@@ -43,10 +45,24 @@ class zero_one_phase {
     is_local_ = variance_.ends_after(tau);
   }
 
-  /// Continues as after so many steps from the start. A first phase that has ended does not begin again.
-  void restart_after(std::uint64_t taken) {
+  /// True if its schedules are those whose states `past_intervals` has.
+  static constexpr bool has_intervals = std::is_same_v<VarianceSchedule, exponential_variance_interval> &&
+                                        std::is_same_v<LocalSchedule, doubling_local_interval>;
+
+  /// Continues as after so many steps from the start, or with the given intervals. A first phase that has ended does not begin
+  /// again.
+  /// @throws std::invalid_argument for intervals that no training can have; nothing has changed then
+  void restart_after(const past_steps& past) {
     zero_one_phase then(variance_, local_);
-    for (std::uint64_t tau = 2; tau <= taken + 1; ++tau) then.advance(tau);
+    for (std::uint64_t tau = 2; tau <= past.taken + 1; ++tau) then.advance(tau);
+    if constexpr (has_intervals) {
+      if (past.intervals) {
+        then.variance_state_ = {past.intervals->variance, past.intervals->refreshes};
+        then.local_state_ = {past.intervals->local, past.intervals->local_steps};
+        variance_.validate(then.variance_state_);
+        local_.validate(then.local_state_);
+      }
+    }
     local_state_ = then.local_state_;
     if (is_local_) return;
     variance_state_ = then.variance_state_;

@@ -13,6 +13,7 @@ Each is a `torch.optim.Optimizer`. With several processes, `step()` exchanges wh
 """
 
 from slamb.torch._clients import consolidate_on_save, keep_gradients_local
+from slamb.torch._deepspeed import from_deepspeed, load_deepspeed
 from slamb.torch._hook import CompressionHook, compression_hook
 from slamb.torch._optimizer import Optimizer
 from slamb.torch._optimizers import AdamW, Lamb, OneBitAdam, OneBitLamb, Slamb, ZeroOneAdam
@@ -29,6 +30,8 @@ __all__ = [
     "ZeroOneAdam",
     "compression_hook",
     "consolidate_on_save",
+    "from_deepspeed",
     "is_supported",
     "keep_gradients_local",
+    "load_deepspeed",
 ]

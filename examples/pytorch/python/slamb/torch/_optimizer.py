@@ -570,6 +570,43 @@ class Optimizer(torch.optim.Optimizer):
         self._take_over_moments(entries, is_loaded=True)
 
     @_exclusive
+    def _import_frozen(
+        self, entries: Sequence[Optional[dict[str, Any]]], steps: int, warm_up: int, intervals: Sequence[int]
+    ) -> None:
+        """Continues with the state of a 1-bit optimizer or 0/1 Adam of another program, without compression errors. Collective.
+
+        :param entries: of each parameter: exp_avg and exp_avg_sq, and of 1-bit LAMB exp_avg_sq_fresh and ratio; None: it has no state
+        :param warm_up: the variance was frozen after so many steps; 0: not yet
+        """
+        self._shared.gathered = []
+        for part in self._prepared(takes_over=False):
+            if part.has_started:
+                part.renew(self.param_groups)
+            part.tensors.reload_masters()
+            ratios: list[tuple[float, float, float]] = []
+            for i, number in enumerate(part.members):
+                entry = entries[number] or {}
+                part.set_moments(i, entry.get("exp_avg"), entry.get("exp_avg_sq"))
+                if "exp_avg_sq_fresh" in entry:
+                    part.set_fresh_variance(i, entry["exp_avg_sq_fresh"])
+                if self._recipe == "one_bit_lamb":
+                    ratios.append(entry.get("ratio", (0.0, 1.0, 1.0)))
+            part.set_steps(steps, warm_up, ratios, intervals)
+        self._show()
+
+    @_exclusive
+    def _set_masters(self, values: Sequence[Optional[torch.Tensor]]) -> None:
+        """Replaces float32 copies of parameters, and the parameters, which are the copies, rounded.
+
+        :param values: of each parameter; None: as it is
+        """
+        for part in self._prepared():
+            for i, number in enumerate(part.members):
+                value = values[number]
+                if value is not None and i in part.tensors.masters:
+                    part.tensors.set_master(i, value)
+
+    @_exclusive
     def export_state(self) -> dict[str, Any]:
         """A state that `torch.optim.AdamW.load_state_dict()` takes: for each parameter `step`, `exp_avg` and `exp_avg_sq`. For
         `AdamW` and `Lamb` with float32 moments."""

@@ -423,9 +423,19 @@ class Part:
             elif value.data_ptr() != to.data_ptr() or to.numel() == 0:
                 to.copy_(value.detach())
 
-    def set_steps(self, steps: int) -> None:
+    def set_fresh_variance(self, i: int, value: torch.Tensor) -> None:
+        """Replaces the fresh variance of 1-bit LAMB of its parameter i. To be followed by `set_steps`."""
+        array = self._core.fresh_variance(i)
+        assert array is not None
+        own = torch.utils.dlpack.from_dlpack(array).as_strided(self.tensors.shapes[i], self.tensors.strides[i])
+        own.copy_(value.detach())
+
+    def set_steps(
+        self, steps: int, warm_up: int = 0, ratios: Sequence[tuple[float, float, float]] = (), intervals: Sequence[int] = ()
+    ) -> None:
+        """See `_native.Optimizer.set_steps`."""
         with self.on_its_stream():
-            self.core.set_steps(steps)
+            self.core.set_steps(steps, warm_up, list(ratios), list(intervals))
         self.has_started = steps > 0
 
     def renew(self, groups: list[dict[str, Any]]) -> None:

@@ -136,15 +136,40 @@ SLAMB_DECL tensor_moments recipe_base::moments(std::size_t tensor) const {
   const segment& its = tensors[tensor];
   const auto of_it = [&its](std::span<float> all) { return all.empty() ? all : all.subspan(its.state, its.size); };
   const tensor_moments all = all_moments();
-  return {of_it(all.momentum), of_it(all.variance)};
+  return {of_it(all.momentum), of_it(all.variance), of_it(all.fresh_variance)};
 }
 
-SLAMB_DECL void recipe_base::set_steps(std::uint64_t taken) {
+SLAMB_DECL void recipe_base::require_past(const past_steps& past) const {
+  require_count("the number of steps given to set_steps()", past.taken);
+  const parts_of_past takes = takes_of_past();
+  const auto require_taken = [](bool is_given, bool is_taken, const char* name) {
+    if (is_given && !is_taken)
+      throw std::invalid_argument("slamb: set_steps() was given " + std::string(name) +
+                                  ", which this optimizer does not have");
+  };
+  require_taken(past.warm_up.has_value(), takes.warm_up, "the length of a warm-up");
+  require_taken(!past.ratios.empty(), takes.ratios, "trust ratios of 1-bit LAMB");
+  require_taken(past.intervals.has_value(), takes.intervals, "intervals of 0/1 Adam's own schedules");
+  if (past.warm_up && (*past.warm_up == 0 || *past.warm_up > past.taken))
+    throw_sentence({"set_steps() was given a warm-up of ", *past.warm_up, " steps, but it must be in [1, ", past.taken,
+                    "], the number of steps taken"});
+  const std::size_t tensors = core_->tensors.segments().size();
+  if (!past.ratios.empty() && past.ratios.size() != tensors)
+    throw_sentence(
+        {"set_steps() was given ", past.ratios.size(), " trust ratios, but there are ", tensors, " tensors"});
+  for (const frozen_ratio& its : past.ratios) {
+    require_non_negative("mean_ratio given to set_steps()", its.mean_ratio);
+    require_positive("factor given to set_steps()", its.factor);
+    require_positive("signal_scale given to set_steps()", its.signal_scale);
+  }
+}
+
+SLAMB_DECL void recipe_base::set_steps(const past_steps& past) {
   require_ready("set_steps()");
   core_->require_no_capture("set_steps() is not a part of a step");
-  require_count("the number of steps given to set_steps()", taken);
-  begin_after(taken);
-  core_->set_steps(taken);
+  require_past(past);
+  begin_after(past);
+  core_->set_steps(past.taken);
   core_->masters.reload(*core_);
   core_->masters.reload_later();  // the caller may set parameters before this or after it
   core_->start_from_saved();

@@ -44,7 +44,7 @@ SLAMB_DECL void dry_run::walk_to(std::uint64_t taken) {
 
 SLAMB_DECL void dry_run::jump_to(std::uint64_t taken) {
   walk_to(1);  // makes the choices that later steps remember
-  recipe_->set_steps(taken);
+  recipe_->set_steps(past_steps{.taken = taken});
   taken_ = taken;
 }
 
