@@ -2,7 +2,7 @@
 same parameters, and a training that one has saved continues in the other.
 
 The sources of 0.19.6 are in build/pytorch/deepspeed-0.19.6, where tests/run.sh --clients puts them. Their exchange needs CuPy and
-NCCL, so these tests have one of their own, written from its equations: docs/algorithms/quantized_exchange.md.
+NCCL, so these tests have one of their own, written from its equations: docs/algorithms/one_bit_exchange.md.
 """
 
 import inspect

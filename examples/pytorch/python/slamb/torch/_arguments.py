@@ -21,6 +21,12 @@ _ALIASES = {
     "var_update_scaler": "variance_update_scaler",
     "local_step_scaler": "local_interval_scaler",
     "local_step_clipper": "local_interval_clipper",
+    "max_coeff": "trust_ratio_upper",
+    "min_coeff": "trust_ratio_lower",
+    "coeff_beta": "trust_ratio_average",
+    "factor_max": "trust_ratio_factor_upper",
+    "factor_min": "trust_ratio_factor_lower",
+    "factor_threshold": "trust_ratio_factor_change",
 }
 # The named arguments of a constructor that stand for settings of other names.
 _ARGUMENT_FOR = {"epsilon": "eps", "beta1": "betas", "beta2": "betas"}
