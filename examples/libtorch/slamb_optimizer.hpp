@@ -142,9 +142,8 @@ class optimizer final : public torch::optim::Optimizer {
       at::AutoGradMode with_gradients(true);
       loss = closure();
     }
-    check_list();
-    const group_values now = values_of_groups();
     point_to_tensors();
+    const group_values now = values_of_groups();
     if (now.decays != decays_) {
       wrapped_.set_options({.weight_decay = now.decays});
       decays_ = now.decays;

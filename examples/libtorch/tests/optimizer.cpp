@@ -427,6 +427,19 @@ TEST_CASE("libtorch: a step rejects options and groups that it cannot take, and 
                  "there are 3 parameters, but 4 when the optimizer was constructed"));
 }
 
+TEST_CASE("libtorch: no call reads tensors that have been added, or are of another size") {
+  Sequential model = network();
+  slamb_libtorch::optimizer<slamb::lamb<>> optimizer(model->parameters(), group_options(rate));
+  std::stringstream stream;
+  optimizer.add_param_group({{torch::ones({2, 2}).requires_grad_(true)}});
+  CHECK(contains(said_by<c10::Error>([&] { optimizer.wrapped(); }), "parameter 4 is not the one of the construction"));
+  CHECK(contains(said_by<c10::Error>([&] { torch::save(optimizer, stream); }), "parameter 4 is not the one"));
+  optimizer.param_groups().pop_back();
+  CHECK(optimizer.wrapped().statistics().step == 0);
+  model->parameters()[2].set_data(torch::ones({1, 15}));
+  CHECK(contains(said_by<c10::Error>([&] { optimizer.wrapped(); }), "parameter 2 is not the one of the construction"));
+}
+
 TEST_CASE("libtorch: the constructor names the tensor or the option that it cannot take") {
   const auto said = [](std::vector<Tensor> tensors) {
     return said_by<c10::Error>([&] { slamb_libtorch::optimizer<slamb::lamb<>> optimizer(std::move(tensors)); });
