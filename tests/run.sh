@@ -137,7 +137,8 @@ configure_and_build() {
   [[ "${CI:-}" == true ]] && strict=ON
   if [[ "$1" == release ]]; then
     options=("-DSLAMB_BUILD_EXAMPLES=$all_there_is" "-DSLAMB_BUILD_BENCHMARKS=$all_there_is" "-DSLAMB_COMPILE_TESTS=$all_there_is"
-             "-DSLAMB_LEVEL_TESTS=$all_there_is" "-DSLAMB_HEADERS_ALONE=$thoroughly" "-DSLAMB_QUICK_BENCHMARKS=$strict" "-DSLAMB_TORCH=$all_there_is")
+             "-DSLAMB_LEVEL_TESTS=$all_there_is" "-DSLAMB_HEADERS_ALONE=$thoroughly" "-DSLAMB_QUICK_BENCHMARKS=$strict"
+             "-DSLAMB_TORCH=$all_there_is")
     if [[ "$all_there_is" == ON ]]; then
       options+=("-DSLAMB_TESTS_LEFT_OUT=")
     else

@@ -4,7 +4,7 @@
 //     build/release/bin/example_libtorch
 //     mpirun -n 4 build/release/bin/example_libtorch
 //
-// With the name of a folder it writes a checkpoint there at the end, and begins with the one that it finds.
+// With the name of a folder it writes a checkpoint there at the end. With `resume` behind it, it begins with the one that is there.
 #include <ATen/Parallel.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
@@ -19,6 +19,7 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -33,7 +34,7 @@ torch::Tensor loss_on(torch::nn::Sequential& model, const torch::Tensor& inputs)
   return torch::nn::functional::mse_loss(model->forward(inputs), inputs.square().sum(1, true));
 }
 
-void train(slamb::mpi_communicator communicator, const std::string& folder) {
+void train(slamb::mpi_communicator communicator, const std::string& folder, bool resumes) {
   const int rank = communicator.rank();
   const int ranks = communicator.size();
   at::set_num_threads(1);  // several ranks share the cores
@@ -49,7 +50,7 @@ void train(slamb::mpi_communicator communicator, const std::string& folder) {
 
   const std::string state = folder + "/optimizer-" + std::to_string(rank) + ".pt";  // each rank has its own state
   const std::string parameters = folder + "/model-" + std::to_string(rank) + ".pt";
-  if (!folder.empty() && std::filesystem::exists(state)) {
+  if (resumes) {
     torch::load(model, parameters);
     torch::load(optimizer, state);
   }
@@ -83,7 +84,9 @@ void train(slamb::mpi_communicator communicator, const std::string& folder) {
 int main(int argc, char** argv) {
   slamb::mpi_environment mpi(argc, argv);
   try {
-    train(slamb::mpi_communicator(), argc > 1 ? argv[1] : "");
+    const bool resumes = argc == 3 && std::string(argv[2]) == "resume";
+    if (argc > 3 || (argc == 3 && !resumes)) throw std::invalid_argument("usage: example_libtorch [FOLDER [resume]]");
+    train(slamb::mpi_communicator(), argc > 1 ? argv[1] : "", resumes);
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "example_libtorch: %s\n", failure.what());
     return 1;
