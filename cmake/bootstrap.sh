@@ -6,7 +6,7 @@
 # Groups: build (compiler and CMake), train (the example's libraries and gnuplot), test (what the tests of the library need), bench (what
 # the benchmarks need), lint (another compiler, clang-format, clang-tidy, and what the checks of sources and scripts need), cross (on
 # x86-64: a compiler for aarch64 and qemu, which runs what it makes), docs (what builds the site), pytorch (what the tests of the Python
-# package need). No group: build, train, test, bench and lint.
+# package and of examples/libtorch need). No group: build, train, test, bench and lint.
 # --check installs nothing and exits 1 if something is missing.
 # On Debian and Ubuntu missing packages are installed by apt, as root or through sudo; a machine that has them all needs no
 # network. Elsewhere the names are listed and the script exits 1, unless the tools and libraries are all there already.
@@ -19,7 +19,7 @@ bench_packages=(libbenchmark-dev libcli11-dev nlohmann-json3-dev python3)
 lint_packages=(clang clang-format clang-tidy python3)
 docs_packages=(doxygen python3 python3-sphinx python3-myst-parser python3-breathe furo)
 # Without OpenBLAS, Debian's torch multiplies matrices by the reference BLAS, twenty times as slowly.
-pytorch_packages=(python3-torch python3-venv python3-matplotlib python3-tqdm libopenblas0-pthread)
+pytorch_packages=(python3-torch python3-venv python3-matplotlib python3-tqdm libopenblas0-pthread libtorch-dev)
 cross_packages=()
 if [[ "$(uname -m)" == x86_64 ]]; then cross_packages=(g++-aarch64-linux-gnu qemu-user); fi
 
@@ -71,6 +71,7 @@ installed() {
     python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     openmpi-bin) command -v mpirun >/dev/null ;;
     libopenmpi-dev) command -v mpicxx >/dev/null ;;
+    libtorch-dev) has_config Torch ;;
     libeigen3-dev) has_config Eigen3 ;;
     libcli11-dev) has_config CLI11 ;;
     nlohmann-json3-dev) has_config nlohmann_json ;;

@@ -7,7 +7,7 @@
 # --all: also what proves it to others: the communicators of GPUs, over stand-ins for CUDA and NCCL; slamb_replay, the examples and the
 # benchmarks; each header alone; programs that must not compile; projects that use it; the programs and links of the documentation, and
 # its site; format and lints; other instruction sets, with aarch64 under qemu; sources with intrinsics, compiled for every level of
-# x86-64; the sources for nvcc, where it is installed; the Python package, with the system's PyTorch; and the parts of the suite that may
+# x86-64; the sources for nvcc, where it is installed; the Python package and C++ programs, with the system's PyTorch; and the parts that may
 # differ with another compiler: numbers and vectors by clang++, memory under AddressSanitizer with UndefinedBehaviorSanitizer, threads
 # under ThreadSanitizer.
 # --thorough: all of the suite by these three too, and headers without precompiled ones before them, which takes much longer.
@@ -137,7 +137,8 @@ configure_and_build() {
   [[ "${CI:-}" == true ]] && strict=ON
   if [[ "$1" == release ]]; then
     options=("-DSLAMB_BUILD_EXAMPLES=$all_there_is" "-DSLAMB_BUILD_BENCHMARKS=$all_there_is" "-DSLAMB_COMPILE_TESTS=$all_there_is"
-             "-DSLAMB_LEVEL_TESTS=$all_there_is" "-DSLAMB_HEADERS_ALONE=$thoroughly" "-DSLAMB_QUICK_BENCHMARKS=$strict")
+             "-DSLAMB_LEVEL_TESTS=$all_there_is" "-DSLAMB_HEADERS_ALONE=$thoroughly" "-DSLAMB_QUICK_BENCHMARKS=$strict"
+             "-DSLAMB_TORCH=$all_there_is")
     if [[ "$all_there_is" == ON ]]; then
       options+=("-DSLAMB_TESTS_LEFT_OUT=")
     else
