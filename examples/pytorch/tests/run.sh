@@ -9,7 +9,7 @@
 # compiler; pip fetches everything else. The last line of pytest has the number of tests. If CI=true, the package is installed
 # from its source archive. Without an argument two processes of pytest share the tests, and each prints its number.
 # --clients: only the tests of the folder clients, which no other run includes, with the newest torch, transformers, accelerate,
-# lightning and deepspeed on PyPI, in build/pytorch/clients: 4 GB.
+# lightning, deepspeed and torchtitan on PyPI, and other optimizers, in build/pytorch/clients: 5 GB.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
@@ -43,8 +43,13 @@ options=()
 pip() { "$environment/bin/python" -m pip --disable-pip-version-check install --quiet "$@"; }
 [[ $kind == newest ]] && pip --upgrade torch numpy matplotlib tqdm
 if [[ $kind == clients ]]; then
-  pip --upgrade torch numpy transformers accelerate lightning setuptools wheel
-  DS_BUILD_OPS=0 pip --upgrade --no-build-isolation deepspeed  # its build reads the version of torch
+  pip --upgrade torch numpy transformers accelerate lightning torchtitan setuptools wheel
+  pip --upgrade --no-deps torchft timm bitsandbytes  # what they need besides is for what is not tested
+  export DS_BUILD_OPS=0  # the builds of deepspeed read the version of torch
+  pip --upgrade --no-build-isolation deepspeed
+  # The last version with 1-bit optimizers, as a folder of sources beside the environment.
+  removed="$here/../../build/pytorch/deepspeed-0.19.6"
+  [[ -d "$removed" ]] || pip --no-deps --no-build-isolation --target "$removed" deepspeed==0.19.6
 fi
 pip pytest pytest-timeout
 # The archive shows that it has all that its build needs. From the checkout, pip compiles only what has changed.

@@ -31,10 +31,10 @@ STEPS, SAVED = 80, 40
 
 
 def test_all_programs_of_the_folder_are_tested():
-    assert {path.stem for path in RECIPES.glob("with_*.py")} == {name.split()[0] for name in PROGRAMS}
+    assert {path.stem for path in RECIPES.glob("with_*.py")} == {*(name.split()[0] for name in PROGRAMS), "with_torchtitan"}
 
 
-@pytest.mark.parametrize("name", sorted({name.split()[0] for name in PROGRAMS}))
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("with_*.py")))
 def test_a_recipe_is_short_and_changes_at_most_five_lines(name):
     lines = (RECIPES / f"{name}.py").read_text().split('"""', 2)[2].splitlines()
     changed = [line for line in lines if re.search(r"# slamb(:|$)", line)]
@@ -125,11 +125,62 @@ def test_a_recipe_has_the_bits_of_a_plain_loop_and_resumes_with_them(name, ranks
         assert resumed_parameters == parameters
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+# ---------------------------------------------------------------------------------------------------------------- torchtitan
+
+
+def train_by_torchtitan(folder, **options):
+    """The losses of this rank, and its parts of the parameters."""
+    sys.path.insert(0, str(RECIPES))
+    seen = []
+    hook = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, _, result: seen.append(float(result["loss"])) if isinstance(result, dict) else None
+    )
+    try:
+        model, _ = importlib.import_module("with_torchtitan").train(str(folder), **options)
+    finally:
+        hook.remove()
+    return seen, bits([p.to_local() for p in model.parameters()])
+
+
+def train_whole_models():
+    """The losses of the same training with a whole model on each rank."""
+    sys.path.insert(0, str(RECIPES))
+    its = importlib.import_module("model")
+    model = its.Model()
+    optimizer = slamb.torch.Lamb(model.parameters(), lr=0.01, max_gradient_norm=1.0)
+    # As torchtitan's: ten steps up, then down to 0 a step behind the end.
+    rate = lambda step: (step + 1) / 10 if step < 10 else 1.0 if step < 11 else 1.0 - (step + 1 - 11) / 70  # noqa: E731
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    losses = []
+    for batch in its.batches(0, STEPS, dist.get_rank(), dist.get_world_size()):
+        optimizer.zero_grad()
+        loss = model(**batch)["loss"]
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(float(loss))
+    return losses
+
+
+def test_torchtitan_trains_as_whole_models_do(tmp_path):
+    for (losses, _), expected in zip(call(4, train_by_torchtitan, tmp_path, compressor="none"), call(4, train_whole_models)):
+        assert len(losses) == STEPS
+        assert max(abs(a - b) for a, b in zip(losses, expected)) < 1e-5
+
+
+def test_torchtitan_resumes_with_the_same_bits(tmp_path):
+    whole = call(4, train_by_torchtitan, tmp_path)
+    assert whole[0][1] == whole[2][1] != whole[1][1]  # replicas are equal, shards are not
+    resumed = call_afresh(4, train_by_torchtitan, tmp_path, resume=True)
+    assert [(losses[SAVED:], parameters) for losses, parameters in whole] == resumed
+
+
+@pytest.mark.parametrize("name", [*PROGRAMS, "with_torchtitan"])
 def test_a_recipe_starts_by_torchrun(name, tmp_path):
     program, *options = name.split()
     run = [sys.executable, "-m", "torch.distributed.run", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
-    command = [*run, "--nproc_per_node", "2", f"{program}.py", str(tmp_path), *options]
+    ranks = "4" if program == "with_torchtitan" else "2"
+    command = [*run, "--nproc_per_node", ranks, f"{program}.py", str(tmp_path), *options]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, cwd=RECIPES, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
