@@ -11,8 +11,8 @@
 # differ with another compiler: numbers and vectors by clang++, memory under AddressSanitizer with UndefinedBehaviorSanitizer, threads
 # under ThreadSanitizer.
 # --thorough: all of the suite by these three too, and headers without precompiled ones before them, which takes much longer.
-# --clients: only the Python package under programs that train with it: the newest torch, transformers, accelerate and lightning,
-# from PyPI, 4 GB. It is run when asked: no other mode includes it.
+# --clients: only the Python package under programs that train with it: the newest torch, transformers, accelerate, lightning,
+# deepspeed and torchtitan, from PyPI, 5 GB. It is run when asked: no other mode includes it.
 # --gpu: the benchmarks and tests on this machine's GPU, and a report of them. Needs the CUDA Toolkit and CMake, and installs
 # nothing: without doctest, MPI, PyTorch or compute-sanitizer only their parts are skipped. No GPU is a failure. --stage, once
 # or more: only these stages, with the builds that they need. --gpu-build, or SLAMB_GPU_BUILD: the programs are in DIR/bin;

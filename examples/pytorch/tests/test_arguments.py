@@ -1,6 +1,7 @@
 """Wrong arguments are rejected by name, and reports and documentation are complete."""
 
 import inspect
+import pydoc
 import re
 
 import pytest
@@ -393,6 +394,33 @@ def test_the_documentation_has_every_public_call_with_a_text():
     public = [one for name, one in vars(st.Optimizer).items() if callable(one) and not name.startswith("_")]
     assert len(public) > 8
     assert [one.__name__ for one in public if not inspect.getdoc(one)] == []
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("adamw", ("FusedAdam", "apex", "AdamW8bit", "bitsandbytes")),
+        ("lamb", ("FusedLAMB", "FusedLamb", "DeepSpeed", "timm", "LAMB8bit")),
+        ("one_bit_adam", ("OnebitAdam", "DeepSpeed")),
+        ("one_bit_lamb", ("OnebitLamb", "DeepSpeed")),
+        ("zero_one_adam", ("ZeroOneAdam", "DeepSpeed")),
+    ],
+)
+def test_the_help_has_the_words_that_users_of_others_search_for(name, words):
+    for text in (inspect.getdoc(CLASSES[name]), pydoc.render_doc(st)):
+        assert [word for word in words if word not in text] == []
+
+
+@pytest.mark.parametrize("kind", [st.Lamb, st.OneBitLamb])
+def test_names_of_deepspeed_for_the_trust_ratio_are_accepted(kind):
+    theirs = {"max_coeff": 9.0, "min_coeff": 0.02}
+    ours = {"trust_ratio_upper": 9.0, "trust_ratio_lower": 0.02}
+    if kind is st.OneBitLamb:
+        theirs |= {"coeff_beta": 0.8, "factor_max": 3.0, "factor_min": 0.6, "factor_threshold": 0.2}
+        ours |= {"trust_ratio_average": 0.8, "trust_ratio_factor_upper": 3.0, "trust_ratio_factor_lower": 0.6}
+        ours |= {"trust_ratio_factor_change": 0.2}
+    settings = [kind([torch.nn.Parameter(torch.ones(3))], **its)._arguments["settings"] for its in (theirs, ours)]
+    assert settings[0] == settings[1] and ours.items() <= settings[0].items()
 
 
 def test_the_check_of_documentation_finds_what_is_missing():

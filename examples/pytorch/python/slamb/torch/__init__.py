@@ -9,6 +9,9 @@ Each is a `torch.optim.Optimizer`. With several processes, `step()` exchanges wh
 `torch.distributed`; so gradients must be each rank's own: leave out `DistributedDataParallel`, or call
 `keep_gradients_local(model)`.
 
+They stand in for FusedLAMB and FusedAdam (apex), Lamb (timm), AdamW8bit and LAMB8bit (bitsandbytes), and OnebitAdam, OnebitLamb and
+ZeroOneAdam, which DeepSpeed had up to 0.19.6: `from_deepspeed` reads a configuration of DeepSpeed, `load_deepspeed` a checkpoint.
+
 `compression_hook` compresses the gradients that `DistributedDataParallel` averages, for any optimizer.
 """
 

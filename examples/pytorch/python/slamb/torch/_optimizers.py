@@ -15,6 +15,8 @@ from slamb.torch._optimizer import Optimizer
 class AdamW(Optimizer):
     """AdamW. One pass over memory updates all parameters, on all cores. Several ranks average their gradients.
 
+    In place of torch.optim.AdamW, FusedAdam (apex, DeepSpeed), and AdamW8bit (bitsandbytes; moments="8-bit").
+
     :param params: parameters, or parameter groups
     :param lr: learning rate
     :param betas: decay rates of the momentum and of the variance
@@ -75,6 +77,9 @@ class AdamW(Optimizer):
 class Lamb(Optimizer):
     """LAMB: AdamW whose learning rate for each tensor is scaled by the trust ratio: the norm of the tensor over the norm of its
     update.
+
+    In place of FusedLAMB (apex), FusedLamb (DeepSpeed), Lamb (timm), and LAMB8bit (bitsandbytes; moments="8-bit").
+    docs/how-to/switch.md has their options.
 
     The arguments of `AdamW`, and these settings: trust_ratio_lower (0) and trust_ratio_upper (inf) bound the trust ratio;
     adapt_without_weight_decay (True): with False, tensors without weight decay have the trust ratio 1.
@@ -175,6 +180,8 @@ class OneBitAdam(Optimizer):
     """1-bit Adam: exchanges dense gradients during a warm-up; then freezes the variance and exchanges the momentum as signs and
     scales.
 
+    In place of OnebitAdam of DeepSpeed, whose options are accepted; from_deepspeed() reads its configuration.
+
     The arguments of `AdamW`, with these differences. compressor: "sign", "int8", "int4", "natural", "bf16" or "fp16". moments:
     "float32".
 
@@ -226,6 +233,8 @@ class OneBitAdam(Optimizer):
 class OneBitLamb(Optimizer):
     """1-bit LAMB: `OneBitAdam` whose learning rate for each tensor is scaled by a trust ratio, which is frozen with the variance.
 
+    In place of OnebitLamb of DeepSpeed, whose options are accepted; from_deepspeed() reads its configuration.
+
     The arguments of `OneBitAdam`, and settings of the trust ratio: trust_ratio_lower (0.01), trust_ratio_upper (10),
     trust_ratio_average (0.9), trust_ratio_factor_lower (0.5), trust_ratio_factor_upper (4), trust_ratio_factor_change (0.1).
 
@@ -264,6 +273,8 @@ class OneBitLamb(Optimizer):
 class ZeroOneAdam(Optimizer):
     """0/1 Adam: exchanges dense gradients in steps that become rarer, and signs in the others. After the variance is frozen, ranks
     take local steps, and exchange their sum as signs.
+
+    In place of ZeroOneAdam of DeepSpeed, whose options are accepted; from_deepspeed() reads its configuration.
 
     The arguments of `OneBitAdam`, without the warm-up.
 
