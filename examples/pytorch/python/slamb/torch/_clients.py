@@ -199,7 +199,7 @@ def _callback_of_trainer(trainer: Any) -> Any:
             client = of_trainer()
             if client is None:
                 return
-            _keep_local_in_model(client.model_wrapped)
+            keep_gradients_local(client.model_wrapped)  # an engine of DeepSpeed too
             _warn_of_clipping("the Trainer", "max_grad_norm", args.max_grad_norm, args.world_size)
 
     return KeepGradientsLocalCallback()
@@ -215,13 +215,18 @@ def _callback_of_lightning(trainer: Any) -> Any:
         """Lightning wraps the model in fit(). It registers the ddp_comm_hook of its strategy on GPUs only."""
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-            _keep_local_in_model(trainer.strategy.model)
+            keep_gradients_local(trainer.strategy.model)  # an engine of DeepSpeed too
             _warn_of_clipping("Lightning", "gradient_clip_val", trainer.gradient_clip_val, trainer.world_size)
 
     return KeepGradientsLocalCallback()
 
 
 def _keep_local_in_engine(engine: Any) -> None:
+    if hasattr(engine, "pipeline_enable_backward_allreduce"):
+        raise ValueError(
+            "slamb: keep_gradients_local() was given a PipelineEngine of DeepSpeed, which reduces gradients of tied parameters itself; "
+            "only its other engine is supported"
+        )
     stage = engine.zero_optimization_stage()
     if stage > 0:
         raise ValueError(

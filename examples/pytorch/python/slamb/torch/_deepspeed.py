@@ -379,7 +379,8 @@ def _importer(optimizer: Optimizer, entries: Sequence[Optional[dict[str, Any]]],
     keys = {key for entry in entries for key in (entry or {})}
     recipe = optimizer._recipe
     saved_by = kind.name if kind is not None else _recognized(keys)
-    if kind is not None and kind.own is not type(optimizer) or kind is None and saved_by != _NAMES[recipe]:
+    is_same = kind.own._recipe == recipe if kind is not None else saved_by == _NAMES[recipe]
+    if not is_same:
         raise ValueError(
             f"slamb: the checkpoint is that of DeepSpeed's {saved_by or 'own optimizer, which has taken no step'}, but this optimizer "
             f"is {type(optimizer).__name__}; make that of the checkpoint by from_deepspeed()"
@@ -447,7 +448,8 @@ def _with_ratio(number: int, entry: Optional[dict[str, Any]]) -> Optional[dict[s
     """The entry of 1-bit LAMB, with its numbers as a ratio."""
     if entry is None:
         return None
-    mean, factor, scale = (float(entry.get(key, usual)) for key, usual in (("lamb_coeff_freeze", 0.0), ("last_factor", 1.0), ("scaling_coeff", 1.0)))
+    usual = {"lamb_coeff_freeze": 0.0, "last_factor": 1.0, "scaling_coeff": 1.0}
+    mean, factor, scale = (float(entry.get(key, value)) for key, value in usual.items())
     if not (math.isfinite(mean) and mean >= 0.0 and math.isfinite(factor) and factor > 0.0 and math.isfinite(scale) and scale > 0.0):
         raise ValueError(
             f"slamb: parameter {number} in the checkpoint has lamb_coeff_freeze = {mean}, last_factor = {factor} and scaling_coeff = "
