@@ -1,0 +1,221 @@
+"""What a step does beside its numbers: skipped steps, saved states, memory, one rank, and use with optax."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import slamb.jax
+from training import (
+    RATE,
+    common_value,
+    joined,
+    make_gradients,
+    make_optimizer,
+    make_parameters,
+    make_step,
+    place,
+    train,
+)
+
+OPTIMIZERS = [(recipe, compressor) for recipe in ("adamw", "lamb") for compressor in (None, "sign", "int8", "int4")]
+
+
+def same(a, b):
+    """True if two trees have the same bits."""
+    return all(np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+@pytest.mark.parametrize("recipe, compressor", OPTIMIZERS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
+def test_a_value_that_is_not_finite_on_one_rank_skips_the_step_on_all(mesh, recipe, compressor, value):
+    params, gradients = make_parameters(), make_gradients(5)
+    gradients[2]["matrix"][3, 7, 5] = value  # of rank 3; the square of 3e38 is infinite
+    history, states = train(make_optimizer(recipe, compressor), mesh, params, gradients)
+    assert same(history[1], history[2]) and not same(history[2], history[3])
+    assert same(states[1]._replace(skipped=0), states[2]._replace(skipped=0))
+    assert [int(state.skipped) for state in states] == [0, 0, 1, 1, 1]
+    assert [int(state.count) for state in states] == [1, 2, 2, 3, 4]
+    del gradients[2]
+    without, _ = train(make_optimizer(recipe, compressor), mesh, params, gradients)
+    assert same(without[-1], history[-1])
+
+
+@pytest.mark.parametrize("recipe, compressor", OPTIMIZERS)
+def test_a_saved_state_continues_with_the_same_bits(mesh, tmp_path, recipe, compressor):
+    params, gradients = make_parameters(), make_gradients(6)
+    tx = make_optimizer(recipe, compressor)
+    whole, _ = train(tx, mesh, params, gradients)
+    history, states = train(tx, mesh, params, gradients[:3])
+    np.savez(tmp_path / "state.npz", **states[-1]._asdict())
+    saved = np.load(tmp_path / "state.npz")
+    state = slamb.jax.State(**{name: place(saved[name], mesh, spec) for name, spec in tx.specs._asdict().items()})
+    at, step = place(history[-1], mesh), make_step(tx, mesh)
+    for its in gradients[3:]:
+        at, state = step(at, state, place(its, mesh, P("ranks")))
+    assert same(jax.tree.map(common_value, at), whole[-1])
+    if compressor is not None:  # the errors are needed
+        state = slamb.jax.State(**{name: place(saved[name], mesh, spec) for name, spec in tx.specs._asdict().items()})
+        state = state._replace(worker_error=place(np.zeros_like(saved["worker_error"]), mesh, P("ranks")))
+        at, _ = step(place(history[-1], mesh), state, place(gradients[3], mesh, P("ranks")))
+        assert not same(jax.tree.map(common_value, at), whole[3])
+
+
+def buffers_of(tree):
+    return [shard.data.unsafe_buffer_pointer() for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
+
+
+@pytest.mark.parametrize("recipe, compressor", OPTIMIZERS)
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_a_donated_step_writes_in_place(mesh, recipe, compressor, check_vma):
+    tx, gradients = make_optimizer(recipe, compressor), make_gradients(2)
+    at = place(make_parameters(), mesh)
+    state = tx.init(at)
+    step = make_step(tx, mesh, check_vma)
+    compiled = step.lower(at, state, place(gradients[0], mesh, P("ranks"))).compile()
+    copied = [line for line in compiled.as_text().splitlines() if " copy(" in line and "[1,0]" not in line]
+    assert copied == []
+    lasting = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves((at, state)))
+    # But for the errors of an optimizer without a compressor, which have no elements, all is aliased; each array is padded.
+    assert compiled.memory_analysis().alias_size_in_bytes >= lasting
+    # In front of the update there are the mean gradient and messages, not m, v and p.
+    assert compiled.memory_analysis().temp_size_in_bytes < 2.5 * state.momentum.addressable_shards[0].data.nbytes
+    for its in gradients:
+        before, old = buffers_of((at, state)), (at, state)
+        at, state = step(at, state, place(its, mesh, P("ranks")))
+        jax.block_until_ready(at)
+        assert all(leaf.is_deleted() for leaf in jax.tree.leaves(old) if leaf.size > 0)
+        sizes = [leaf.size for leaf in jax.tree.leaves((at, state)) for _ in leaf.addressable_shards]
+        assert [b for b, size in zip(before, sizes, strict=True) if size > 0] == [
+            b for b, size in zip(buffers_of((at, state)), sizes, strict=True) if size > 0
+        ]
+
+
+@pytest.mark.parametrize("compressor", [None, "int4"])
+def test_a_step_without_donation_leaves_its_arguments(mesh, compressor):
+    tx, gradients = make_optimizer("lamb", compressor), make_gradients(1)
+    at = place(make_parameters(), mesh)
+    state = tx.init(at)
+    step = make_step(tx, mesh, donate=False)
+    before = jax.tree.map(np.array, (at, state))
+    first = step(at, state, place(gradients[0], mesh, P("ranks")))
+    assert same(before, (at, state)) and not same(before[0], first[0])
+    assert same(first, step(at, state, place(gradients[0], mesh, P("ranks"))))
+
+
+@pytest.mark.parametrize("recipe, compressor", OPTIMIZERS)
+def test_the_check_of_varying_axes_changes_no_bits(mesh, recipe, compressor):
+    params, gradients = make_parameters(), make_gradients(3)
+    checked, _ = train(make_optimizer(recipe, compressor), mesh, params, gradients, check_vma=True)
+    unchecked, _ = train(make_optimizer(recipe, compressor), mesh, params, gradients, check_vma=False)
+    assert same(checked, unchecked)
+
+
+@pytest.mark.parametrize("recipe", ["adamw", "lamb"])
+def test_one_rank_compresses_nothing_and_is_optax(recipe):
+    params = make_parameters()
+    gradients = [jax.tree.map(lambda g: g[0], its) for its in make_gradients(6, ranks=1)]
+    ours = getattr(slamb.jax, recipe)(RATE, weight_decay=0.05, compressor="sign", axis_name=None)
+    theirs = getattr(optax, recipe)(RATE, weight_decay=0.05)
+    at, its = params, params
+    state, other = ours.init(params), theirs.init(params)
+    step = jax.jit(ours.step, donate_argnums=(1, 2))
+    for gradient in gradients:
+        at, state = step(gradient, state, jax.tree.map(jnp.array, at))
+        updates, other = theirs.update(gradient, other, its)
+        its = optax.apply_updates(its, updates)
+    np.testing.assert_allclose(joined(at), joined(its), rtol=0, atol=3e-6)
+    assert np.abs(joined(at) - joined(params)).max() > 0.02
+    assert state.worker_error.shape == (1, 0) and int(state.count) == 6
+
+
+@pytest.mark.parametrize("compressor", [None, "sign"])
+def test_a_mesh_of_one_device_has_the_bits_of_no_mesh(compressor):
+    alone = jax.make_mesh((1,), ("ranks",), devices=jax.devices()[:1])
+    params, gradients = make_parameters(), make_gradients(3, ranks=1)
+    history, _ = train(make_optimizer("lamb", compressor), alone, params, gradients)
+    tx = make_optimizer("lamb", None, axis_name=None)
+    at, state = params, tx.init(params)
+    for its in gradients:
+        at, state = jax.jit(tx.step)(jax.tree.map(lambda g: g[0], its), state, at)
+    assert same(at, history[-1])
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("compressor", ["sign", "int4"])
+def test_ranks_may_be_one_of_several_axes(ranks, compressor):
+    # Devices along "model" hold copies, and compute the same.
+    params, gradients = make_parameters(), make_gradients(3, ranks=ranks)
+    few = jax.make_mesh((ranks,), ("ranks",), devices=jax.devices()[:ranks])
+    expected, _ = train(make_optimizer("lamb", compressor), few, params, gradients)
+    if ranks == 2:
+        both = jax.make_mesh((2, 2), ("model", "ranks"))
+        history, _ = train(make_optimizer("lamb", compressor), both, params, gradients)
+        assert same(history, expected)
+
+
+def test_update_returns_what_to_add(mesh):
+    tx, gradients = make_optimizer("lamb", "int8"), make_gradients(1)
+    at = place(make_parameters(), mesh)
+    state = tx.init(at)
+
+    def both(params, state, its):
+        own = jax.tree.map(lambda g: g[0], its)
+        after, _ = tx.step(own, state, params)
+        updates, _ = tx.update(own, state, params)
+        return after, optax.apply_updates(params, updates)
+
+    mapped = jax.shard_map(both, mesh=mesh, in_specs=(P(), tx.specs, P("ranks")), out_specs=P())
+    after, sums = jax.jit(mapped)(at, state, place(gradients[0], mesh, P("ranks")))
+    np.testing.assert_allclose(joined(after), joined(sums), rtol=0, atol=5e-7)
+
+
+def test_a_schedule_reads_the_number_of_steps_taken(mesh):
+    params, gradients = make_parameters(), make_gradients(4)
+    gradients[1]["bias"][0, 0] = np.nan  # a skipped step has no part in it
+    schedule = optax.linear_schedule(0.02, 0.0, 10)
+    tx = slamb.jax.adamw(schedule, weight_decay=0.0, compressor="int8")
+    history, states = train(tx, mesh, params, gradients)
+    rates = [0.02, 0.02, 0.018, 0.016]
+    expected = joined(params)
+    for parameters, rate, taken in zip(history, rates, [1, 0, 1, 1]):
+        now = joined(parameters)
+        moved = np.abs(now - expected).max() / rate
+        assert (0.9 < moved < 1.6) if taken else moved == 0  # AdamW's first steps are as long as the rate
+        expected = now
+    assert int(states[-1].count) == 3
+
+
+def test_init_within_shard_map_is_init_outside(mesh):
+    tx = make_optimizer("lamb", "int4")
+    params = place(make_parameters(), mesh)
+    inside = jax.jit(jax.shard_map(tx.init, mesh=mesh, in_specs=P(), out_specs=tx.specs))(params)
+    outside = tx.init(params)
+    assert jax.tree.map(lambda a: (a.shape, a.dtype), inside) == jax.tree.map(lambda a: (a.shape, a.dtype), outside)
+    assert all(a.sharding.is_equivalent_to(b.sharding, a.ndim) for a, b in zip(inside, outside))
+    with jax.set_mesh(mesh):
+        assert tx.init(make_parameters()).worker_error.sharding.spec == P("ranks")
+    assert tx.init(make_parameters(), mesh).worker_error.sharding.spec == P("ranks")
+    abstract = jax.eval_shape(lambda p: tx.init(p, mesh), params)
+    assert abstract.momentum.shape == outside.momentum.shape
+
+
+@pytest.mark.parametrize("compressor", [None, "sign", "int4"])
+def test_several_steps_in_one_program_have_the_bits_of_single_ones(mesh, compressor):
+    params, gradients = make_parameters(), make_gradients(4)
+    tx = make_optimizer("lamb", compressor)
+    history, _ = train(tx, mesh, params, gradients)
+    at = place(params, mesh)
+
+    def steps(params, state, all_gradients):
+        def step(carry, its):
+            return tx.step(jax.tree.map(lambda g: g[0], its), carry[1], carry[0]), None
+
+        return jax.lax.scan(step, (params, state), all_gradients)[0]
+
+    stacked = jax.tree.map(lambda *its: np.stack(its), *gradients)
+    mapped = jax.shard_map(steps, mesh=mesh, in_specs=(P(), tx.specs, P(None, "ranks")), out_specs=(P(), tx.specs))
+    at, _ = jax.jit(mapped, donate_argnums=(0, 1))(at, tx.init(at), place(stacked, mesh, P(None, "ranks")))
+    assert same(jax.tree.map(common_value, at), history[-1])
