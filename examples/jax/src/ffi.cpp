@@ -86,12 +86,42 @@ ffi::Error run(std::string_view text, int rank, const Run& body) noexcept {
   }
 }
 
-ffi::Error encode(std::string_view text, std::int64_t ranks, number taken, number rank, floats worker_error,
-                  ffi::RemainingArgs gradients, ffi::Result<bytes> sent, ffi::Result<floats> dense) {
-  const int its = *rank.typed_data();
-  return run(text, its, [&](rank_calls& calls, const array_sizes& size) {
+// What lasts, as arguments of a call. The results of the call are in their memory: XLA copies an argument that is needed elsewhere.
+struct lasting {
+  number taken, skipped, frozen_at;
+  floats momentum, variance, fresh_variance, ratios;
+
+  void point(step_arrays& at, const array_sizes& size) const {
+    at.taken = static_cast<std::uint32_t>(*taken.typed_data());
+    at.frozen_at = static_cast<std::uint32_t>(*frozen_at.typed_data());
+    at.momentum = checked(momentum, size.state, "m");
+    at.variance = checked(variance, size.state, "v");
+    at.fresh_variance = checked(fresh_variance, size.fresh, "the fresh variance");
+    at.ratios = checked(ratios, size.ratios, "trust ratios");
+  }
+
+  // Counts a step, and freezes the variance if this was the last one before.
+  void end(bool was_taken, rank_calls& calls, const step_arrays& at, number& now_taken, number& now_skipped,
+           number& now_frozen_at) const {
+    const int now = *taken.typed_data() + (was_taken ? 1 : 0);
+    *now_taken.typed_data() = now;
+    *now_skipped.typed_data() = *skipped.typed_data() + (was_taken ? 0 : 1);
+    *now_frozen_at.typed_data() = *frozen_at.typed_data();
+    if (!was_taken || at.frozen_at != 0 || !calls.freezes_after(static_cast<std::uint64_t>(now))) return;
+    calls.freeze(at);
+    *now_frozen_at.typed_data() = now;
+  }
+};
+
+ffi::Error encode(std::string_view text, std::int64_t ranks, number rank, number taken, number frozen_at,
+                  floats momentum, floats ratios, floats worker_error, ffi::RemainingArgs gradients,
+                  ffi::Result<bytes> sent, ffi::Result<floats> dense) {
+  return run(text, *rank.typed_data(), [&](rank_calls& calls, const array_sizes& size) {
     step_arrays at;
     at.taken = static_cast<std::uint32_t>(*taken.typed_data());
+    at.frozen_at = static_cast<std::uint32_t>(*frozen_at.typed_data());
+    at.momentum = checked(momentum, size.state, "m");
+    at.ratios = checked(ratios, size.ratios, "trust ratios");
     at.worker_error = checked(worker_error, size.state, "the worker error");
     at.sent = checked_bytes(*sent, ranks * size.message, "messages to send");
     at.dense = checked(*dense, size.dense, "dense gradients");
@@ -100,7 +130,7 @@ ffi::Error encode(std::string_view text, std::int64_t ranks, number taken, numbe
   });
 }
 
-ffi::Error average(std::string_view text, std::int64_t ranks, number taken, number rank, bytes received,
+ffi::Error average(std::string_view text, std::int64_t ranks, number rank, number taken, bytes received,
                    floats server_error, ffi::Result<bytes> averaged, ffi::Result<floats> mean) {
   return run(text, *rank.typed_data(), [&](rank_calls& calls, const array_sizes& size) {
     step_arrays at;
@@ -113,51 +143,45 @@ ffi::Error average(std::string_view text, std::int64_t ranks, number taken, numb
   });
 }
 
-// Counters and state are results in the memory of the arguments. XLA copies an argument that is still needed elsewhere.
-void end(bool was_taken, const number& taken, const number& skipped, number& now_taken, number& now_skipped) {
-  *now_taken.typed_data() = *taken.typed_data() + (was_taken ? 1 : 0);
-  *now_skipped.typed_data() = *skipped.typed_data() + (was_taken ? 0 : 1);
-}
-
 ffi::Error update(std::string_view text, std::int64_t ranks, number rank, rate learning_rate, bytes received,
-                  bytes sent, bytes averaged, floats dense, floats mean, number taken, number skipped, floats momentum,
-                  floats variance, floats worker_error, floats server_error, ffi::RemainingArgs tensors,
-                  ffi::Result<floats> exchanged, ffi::Result<number> now_taken, ffi::Result<number> now_skipped,
-                  ffi::RemainingRets /*state*/) {
+                  bytes sent, bytes averaged, floats dense, floats mean, number taken, number skipped, number frozen_at,
+                  floats momentum, floats variance, floats fresh_variance, floats ratios, floats worker_error,
+                  floats server_error, ffi::RemainingArgs tensors, ffi::Result<floats> exchanged,
+                  ffi::Result<number> now_taken, ffi::Result<number> now_skipped, ffi::Result<number> now_frozen_at,
+                  ffi::RemainingRets /*arrays*/) {
   return run(text, *rank.typed_data(), [&](rank_calls& calls, const array_sizes& size) {
     step_arrays at;
-    at.taken = static_cast<std::uint32_t>(*taken.typed_data());
+    const lasting its{taken, skipped, frozen_at, momentum, variance, fresh_variance, ratios};
+    its.point(at, size);
     at.rate = static_cast<double>(*learning_rate.typed_data());
     at.received = checked_bytes(received, ranks * size.message, "received messages");
     at.sent = checked_bytes(sent, ranks * size.message, "sent messages");
     at.averaged = checked_bytes(averaged, size.message, "the averaged message");
     at.dense = checked(dense, size.dense, "dense gradients");
     at.mean = checked(mean, size.codes, "the mean");
-    at.momentum = checked(momentum, size.state, "m");
-    at.variance = checked(variance, size.state, "v");
     at.worker_error = checked(worker_error, size.state, "the worker error");
     at.server_error = checked(server_error, size.codes, "the server error");
-    at.exchanged = checked(*exchanged, size.elements, "the mean gradient");
+    at.exchanged = checked(*exchanged, size.mean, "the mean gradient");
     const std::size_t count = tensors.size() / 2;
     at.parameters = tensors_of(tensors, 0, count);
     at.gradients = gradients_of(tensors, count, count);
-    end(calls.update(at), taken, skipped, *now_taken, *now_skipped);
+    its.end(calls.update(at), calls, at, *now_taken, *now_skipped, *now_frozen_at);
   });
 }
 
-ffi::Error update_dense(std::string_view text, rate learning_rate, number taken, number skipped, floats momentum,
-                        floats variance, ffi::RemainingArgs tensors, ffi::Result<number> now_taken,
-                        ffi::Result<number> now_skipped, ffi::RemainingRets /*state*/) {
-  return run(text, 0, [&](rank_calls& calls, const array_sizes& size) {
+ffi::Error update_dense(std::string_view text, number rank, rate learning_rate, number taken, number skipped,
+                        number frozen_at, floats momentum, floats variance, floats fresh_variance, floats ratios,
+                        ffi::RemainingArgs tensors, ffi::Result<number> now_taken, ffi::Result<number> now_skipped,
+                        ffi::Result<number> now_frozen_at, ffi::RemainingRets /*arrays*/) {
+  return run(text, *rank.typed_data(), [&](rank_calls& calls, const array_sizes& size) {
     step_arrays at;
-    at.taken = static_cast<std::uint32_t>(*taken.typed_data());
+    const lasting its{taken, skipped, frozen_at, momentum, variance, fresh_variance, ratios};
+    its.point(at, size);
     at.rate = static_cast<double>(*learning_rate.typed_data());
-    at.momentum = checked(momentum, size.state, "m");
-    at.variance = checked(variance, size.state, "v");
     const std::size_t count = tensors.size() / 2;
     at.parameters = tensors_of(tensors, 0, count);
     at.gradients = gradients_of(tensors, count, count);
-    end(calls.update_dense(at), taken, skipped, *now_taken, *now_skipped);
+    its.end(calls.update_dense(at), calls, at, *now_taken, *now_skipped, *now_frozen_at);
   });
 }
 
@@ -170,6 +194,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(slamb_encode, encode,
                                   .Attr<std::int64_t>("ranks")
                                   .Arg<number>()
                                   .Arg<number>()
+                                  .Arg<number>()
+                                  .Arg<floats>()
+                                  .Arg<floats>()
                                   .Arg<floats>()
                                   .RemainingArgs()
                                   .Ret<bytes>()
@@ -197,6 +224,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(slamb_update, update,
                                   .Arg<floats>()
                                   .Arg<number>()
                                   .Arg<number>()
+                                  .Arg<number>()
+                                  .Arg<floats>()
+                                  .Arg<floats>()
                                   .Arg<floats>()
                                   .Arg<floats>()
                                   .Arg<floats>()
@@ -205,30 +235,38 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(slamb_update, update,
                                   .Ret<floats>()
                                   .Ret<number>()
                                   .Ret<number>()
+                                  .Ret<number>()
                                   .RemainingRets());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(slamb_update_dense, update_dense,
                               ffi::Ffi::Bind()
                                   .Attr<std::string_view>("settings")
+                                  .Arg<number>()
                                   .Arg<rate>()
                                   .Arg<number>()
                                   .Arg<number>()
+                                  .Arg<number>()
+                                  .Arg<floats>()
+                                  .Arg<floats>()
                                   .Arg<floats>()
                                   .Arg<floats>()
                                   .RemainingArgs()
                                   .Ret<number>()
                                   .Ret<number>()
+                                  .Ret<number>()
                                   .RemainingRets());
 
-/// Writes the five `array_sizes`. Returns an error message that is valid until this thread's next call, or null.
+/// Writes the seven `array_sizes`. Returns an error message that is valid until this thread's next call, or null.
 extern "C" const char* slamb_jax_sizes(const char* text, std::int64_t* sizes) {
   static thread_local std::string message;
   try {
     const array_sizes all = calls_of(text, 0).sizes();
     sizes[0] = all.state;
-    sizes[1] = all.elements;
+    sizes[1] = all.mean;
     sizes[2] = all.message;
     sizes[3] = all.codes;
     sizes[4] = all.dense;
+    sizes[5] = all.fresh;
+    sizes[6] = all.ratios;
     return nullptr;
   } catch (const std::exception& e) {
     message = e.what();

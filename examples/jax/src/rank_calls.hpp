@@ -28,11 +28,12 @@ namespace slamb_jax {
 /// The arrays of a step in host memory, null where a call does not use them, with the numbers of `array_sizes`.
 struct step_arrays {
   std::uint32_t taken = 0;              ///< steps so far: t = taken + 1
+  std::uint32_t frozen_at = 0;          ///< the steps after which the variance was frozen; 0: it is not
   double rate = 0.0;                    ///< γ
   float* momentum = nullptr;            ///< [state]
   float* variance = nullptr;            ///< [state]
   float* fresh_variance = nullptr;      ///< [state]
-  float* per_tensor = nullptr;          ///< [tensors][4] the mean ratio c̄, the factor f, z and 1/z of 1-bit LAMB
+  float* ratios = nullptr;              ///< [2][tensors][2] c̄ and f of 1-bit LAMB, then z and 1/z
   float* worker_error = nullptr;        ///< [state]
   float* server_error = nullptr;        ///< [codes]
   std::byte* sent = nullptr;            ///< [ranks][message] this rank's codes for each rank
@@ -40,7 +41,7 @@ struct step_arrays {
   std::byte* averaged = nullptr;        ///< [message] the codes of the mean over this rank's chunk
   float* dense = nullptr;               ///< [dense] of this rank; after the exchange their sum over ranks
   float* mean = nullptr;                ///< [codes] the mean over this rank's chunk before it was encoded
-  float* exchanged = nullptr;           ///< [elements] for the mean gradient
+  float* exchanged = nullptr;           ///< [mean] for the mean gradient
   std::vector<float*> parameters;       ///< [tensors]
   std::vector<const float*> gradients;  ///< [tensors]
 };
@@ -58,12 +59,16 @@ class rank_calls {
   virtual void encode(const step_arrays& at) = 0;
   /// Reads `received`, of the first phase; writes `averaged` and `mean`.
   virtual void average(const step_arrays& at) = 0;
-  /// Reads `received`, of the second phase, and updates what lasts.
+  /// Reads `received`, of the second phase, and updates what lasts. In a warm-up it is `update_dense`.
   /// @return false if the step is skipped: then nothing that lasts has changed
   virtual bool update(const step_arrays& at) = 0;
   /// Updates with gradients whose sum over ranks is in `gradients`.
   /// @return false as `update`
   virtual bool update_dense(const step_arrays& at) = 0;
+  /// True if the variance is frozen after step t.
+  virtual bool freezes_after(std::uint64_t /*t*/) const noexcept { return false; }
+  /// Begins what follows a frozen variance.
+  virtual void freeze(const step_arrays& /*at*/) {}
 
   std::mutex& busy() noexcept { return busy_; }
 
@@ -115,6 +120,15 @@ class kernels {
   std::span<const std::size_t> first_tile_;
   std::vector<double> results_;
 };
+
+/// The sizes of an exchange of gradients.
+inline array_sizes sizes_of(const rank_tables& tables) {
+  return {.state = static_cast<std::int64_t>(tables.tensors().state_elements()),
+          .mean = static_cast<std::int64_t>(tables.tensors().elements()),
+          .message = static_cast<std::int64_t>(tables.wire().message_bytes()),
+          .codes = static_cast<std::int64_t>(tables.wire().codes()),
+          .dense = static_cast<std::int64_t>(tables.wire().dense_elements())};
+}
 
 /// Adam's update by a gradient that all ranks have: docs/algorithms/lamb.md (2) … (7).
 template <class Options>
@@ -249,8 +263,7 @@ class dense_calls final : public rank_calls {
       : tables_(s), ranks_(s.ranks), on_(s, tables_, adam_step<options_type>::results), step_(options, tables_) {}
 
   array_sizes sizes() const override {
-    return {.state = static_cast<std::int64_t>(tables_.tensors().state_elements()),
-            .elements = static_cast<std::int64_t>(tables_.tensors().elements())};
+    return {.state = static_cast<std::int64_t>(tables_.tensors().state_elements())};
   }
   void encode(const step_arrays& /*at*/) override { reject(); }
   void average(const step_arrays& /*at*/) override { reject(); }
@@ -304,14 +317,6 @@ class gradient_calls final : public rank_calls {
   }
   bool update_dense(const step_arrays& /*at*/) override {
     throw std::logic_error("slamb: this optimizer exchanges codes");
-  }
-
-  static array_sizes sizes_of(const rank_tables& tables) {
-    return {.state = static_cast<std::int64_t>(tables.tensors().state_elements()),
-            .elements = static_cast<std::int64_t>(tables.tensors().elements()),
-            .message = static_cast<std::int64_t>(tables.wire().message_bytes()),
-            .codes = static_cast<std::int64_t>(tables.wire().codes()),
-            .dense = static_cast<std::int64_t>(tables.wire().dense_elements())};
   }
 
  private:

@@ -17,11 +17,13 @@ namespace core = slamb::detail;
 
 /// Sizes of the arrays that pass between calls. Python allocates them.
 struct array_sizes {
-  std::int64_t state = 0;     ///< floats of m, of v and of the worker error: tensors begin at multiples of 16
-  std::int64_t elements = 0;  ///< of all tensors
-  std::int64_t message = 0;   ///< bytes of a message; all have the same size
-  std::int64_t codes = 0;     ///< floats of the server error: the codes of a message, with padding
-  std::int64_t dense = 0;     ///< floats of tensors that are always exchanged as floats
+  std::int64_t state = 0;  ///< floats of m, of v and of the worker error: tensors begin at multiples of 16
+  std::int64_t mean = 0;   ///< floats of the mean gradient: the elements of all tensors, or none if it is not received
+  std::int64_t message = 0;  ///< bytes of a message; all have the same size
+  std::int64_t codes = 0;    ///< floats of the server error: the codes of a message, with padding
+  std::int64_t dense = 0;    ///< floats of tensors that are always exchanged as floats
+  std::int64_t fresh = 0;    ///< floats of the fresh variance of 1-bit LAMB
+  std::int64_t ratios = 0;   ///< floats of the trust ratios and signal scales of 1-bit LAMB
 };
 
 /// The tensors of the settings, at addresses that are never read: calls point them at the arrays of a step.

@@ -185,3 +185,112 @@ class Training:
             return 1.0
         norms = np.linalg.norm(p), np.linalg.norm(u)
         return norms[0] / norms[1] if min(norms) > 0 else 1.0
+
+
+@dataclass
+class OneBitTraining:
+    """1-bit Adam and 1-bit LAMB: one_bit_adam.md (1) … (9), one_bit_lamb.md (1) … (20), update_bound.md (1), (2), (4), (5), (7), (8)."""
+
+    recipe: str
+    tensors: list[Tensor]
+    parameters: list[np.ndarray]
+    rate: float
+    exchange: Exchange
+    warm_up: int
+    beta1: float = 0.9
+    beta2: float = 0.999
+    taken: int = 0
+
+    epsilon = 1e-8
+    average = 0.9
+
+    def __post_init__(self) -> None:
+        n = len(self.tensors)
+        self.parameters = [np.asarray(p, np.float64).ravel() for p in self.parameters]
+        self.momentum = [np.zeros(t.size) for t in self.tensors]
+        self.variance = [np.zeros(t.size) for t in self.tensors]
+        self.late = [np.zeros(t.size, bool) for t in self.tensors]
+        self.fresh = [np.zeros(t.size) for t in self.tensors]
+        self.mean_ratio, self.factor, self.scale = np.zeros(n), np.ones(n), np.ones(n)
+        own = (1 - self.beta1) / math.sqrt((1 - self.beta2) * (1 - self.beta1**2 / self.beta2))
+        self.bound = (1 + 2**-16) * own
+
+    def step(self, gradients: list[list[np.ndarray]]) -> None:
+        signals = [[np.asarray(g, np.float64).ravel() for g in of_rank] for of_rank in gradients]
+        if not all(np.isfinite(g).all() for of_rank in signals for g in of_rank):
+            return
+        self.taken += 1
+        if self.taken <= self.warm_up:
+            self._warm_up_step([sum(of_rank[i] for of_rank in signals) / len(signals) for i in range(len(self.tensors))])
+            if self.taken == self.warm_up:
+                self._switch()
+        else:
+            self._compressed_step(signals)
+
+    def _warm_up_step(self, mean: list[np.ndarray]) -> None:
+        for i, tensor in enumerate(self.tensors):
+            m = self.momentum[i] = self.beta1 * self.momentum[i] + (1 - self.beta1) * mean[i]
+            v = self.variance[i] = self.beta2 * self.variance[i] + (1 - self.beta2) * mean[i] ** 2
+            w = np.clip(m / (np.sqrt(v) + self.epsilon), -self.bound, self.bound)
+            p = self.parameters[i]
+            u = w + tensor.decay * p
+            c = 1.0
+            if self.recipe == "one_bit_lamb":
+                c = self._ratio(p, u, tensor)
+                if c != 1.0:
+                    self.mean_ratio[i] = self.average * self.mean_ratio[i] + (1 - self.average) * c
+            self.parameters[i] = p - self.rate * c * u
+
+    def _ratio(self, p: np.ndarray, u: np.ndarray, tensor: Tensor) -> float:
+        norms = np.linalg.norm(p), np.linalg.norm(u)
+        return float(np.clip(norms[0] / norms[1], 0.01, 10.0)) if tensor.adapt and min(norms) > 0 else 1.0
+
+    def _switch(self) -> None:
+        self.fresh = [v.copy() for v in self.variance]
+        self.late = [v == 0 for v in self.variance]
+        if self.recipe != "one_bit_lamb":
+            return
+        counted = [i for i, t in enumerate(self.tensors) if t.compress and t.size > 0]
+        q = {i: np.linalg.norm(self.momentum[i]) / math.sqrt(self.tensors[i].size) for i in counted}
+        mean = sum(q.values()) / len(q)
+        for i in counted:
+            self.scale[i] = min(mean / q[i], 1e6) if q[i] > 0 else 1.0
+
+    def _compressed_step(self, signals: list[list[np.ndarray]]) -> None:
+        before = self.momentum
+        x = [
+            [z * (self.beta1 * m + (1 - self.beta1) * g) for z, m, g in zip(self.scale, before, of_rank)] for of_rank in signals
+        ]
+        received = self.exchange(self.taken, x)
+        self.momentum = [r / z for r, z in zip(received, self.scale)]
+        frozen_bound = self.bound / math.sqrt(1 - self.beta2**self.warm_up)
+        for i, tensor in enumerate(self.tensors):
+            m, v, late, p = self.momentum[i], self.variance[i], self.late[i], self.parameters[i]
+            start = (1 - self.beta2) * (m / (1 - self.beta1)) ** 2
+            its = np.where(late & (v == 0), start, v)
+            bound = np.where(late, self.bound, frozen_bound)
+            w = np.where(its > 0, np.clip(m / (np.sqrt(its) + self.epsilon), -bound, bound), 0.0)
+            u = w + tensor.decay * p
+            rate = 1.0
+            if self.recipe == "one_bit_lamb":
+                rate = self._frozen_rate(i, before[i], w, u)
+            self.parameters[i] = p - self.rate * rate * u
+            continued = self.beta2 * v + (1 - self.beta2) * m**2 / (1 - self.beta1)
+            self.variance[i] = np.where(late, np.where(v == 0, start, continued), v)
+
+    def _frozen_rate(self, i: int, before: np.ndarray, w: np.ndarray, u: np.ndarray) -> float:
+        tensor, m, v = self.tensors[i], self.momentum[i], self.variance[i]
+        g = (m - self.beta1 * before) / (1 - self.beta1)
+        self.fresh[i] = self.beta2 * self.fresh[i] + (1 - self.beta2) * g**2
+        if not tensor.adapt:
+            return 1.0
+        if self.mean_ratio[i] == 0:
+            return self._ratio(self.parameters[i], u, tensor)
+        quotient = (np.sqrt(v) + self.epsilon) / (np.sqrt(self.fresh[i]) + self.epsilon)
+        h = float(np.where(self.late[i], 1.0, quotient).max())
+        if tensor.decay > 0:
+            rho = min(1.0, np.linalg.norm(w) / np.linalg.norm(u)) if np.linalg.norm(u) > 0 else 1.0
+            h = h * rho + 1 - rho
+        last = self.factor[i]
+        self.factor[i] = np.clip(np.clip(h, 0.5, 4.0), 0.9 * last, 1.1 * last)
+        return self.mean_ratio[i] * self.factor[i]

@@ -37,7 +37,8 @@ def make_parameters(seed: int = 0, shapes: Any = None) -> Tree:
 
 
 def make_gradients(steps: int, ranks: int = 4, seed: int = 1, shapes: Any = None) -> list[Tree]:
-    """[steps], each a tree of [ranks, …]: a direction that all ranks share, and noise of each, of other sizes in each tensor."""
+    """[steps], each a tree of [ranks, …]: a direction that all ranks share, and noise of each, of other sizes in each tensor. All
+    are multiples of 2^-12, so their sums over ranks are exact in any order."""
     rng = np.random.default_rng(seed)
     all_steps = []
     common = {name: rng.normal(size=shape) for name, shape in (shapes or SHAPES).items()}
@@ -45,7 +46,7 @@ def make_gradients(steps: int, ranks: int = 4, seed: int = 1, shapes: Any = None
         tree = {}
         for i, (name, shared) in enumerate(common.items()):
             noise = rng.normal(size=(ranks, *shared.shape))
-            tree[name] = (10.0 ** -(i % 3) * (0.3 * shared + noise)).astype(np.float32)
+            tree[name] = (np.round(4096 * 10.0 ** -(i % 3) * (0.3 * shared + noise)) / 4096).astype(np.float32)
         all_steps.append(tree)
     return all_steps
 
@@ -55,8 +56,6 @@ def make_optimizer(recipe: str, compressor: Optional[str], **options: Any) -> sl
     masks = {"mask": MASK, "compress": COMPRESS}
     if recipe.endswith("lamb"):
         masks["adapt"] = ADAPT
-    if recipe == "adamw":
-        masks["mask"] = MASK
     if not recipe.startswith("one_bit"):
         masks["compressor"] = compressor
     return getattr(slamb.jax, recipe)(RATE, **{**masks, **options})

@@ -1,4 +1,4 @@
-"""Optimizers for JAX whose ranks exchange compressed gradients: `adamw` and `lamb`.
+"""Optimizers for JAX whose ranks exchange compressed gradients or momenta: `adamw`, `lamb`, `one_bit_adam` and `one_bit_lamb`.
 
 An optimizer has the functions of one of optax, and `step`, which updates parameters in place:
 
@@ -9,7 +9,7 @@ An optimizer has the functions of one of optax, and `step`, which updates parame
 docs/how-to/jax.md has a whole program.
 """
 
-from slamb.jax._optimizers import adamw, lamb
+from slamb.jax._optimizers import adamw, lamb, one_bit_adam, one_bit_lamb
 from slamb.jax._step import Optimizer, State
 
-__all__ = ["Optimizer", "State", "adamw", "lamb"]
+__all__ = ["Optimizer", "State", "adamw", "lamb", "one_bit_adam", "one_bit_lamb"]

@@ -15,10 +15,13 @@ class Sizes(NamedTuple):
     """Elements of the arrays of one rank."""
 
     state: int  # floats of m, of v and of the worker error: tensors begin at multiples of 16
-    elements: int  # floats of all tensors
+    mean: int  # floats of the mean gradient; 0 if it is not received
     message: int  # bytes of a message
     codes: int  # floats of the server error
     dense: int  # floats of tensors that are always exchanged as floats
+    fresh: int  # floats of the fresh variance
+    ratios: int  # floats of trust ratios and signal scales
+
 
 
 def _load() -> ctypes.CDLL:

@@ -27,20 +27,25 @@ class Settings(NamedTuple):
     max_gradient_norm: float
     seed: int
     threads: int
+    warm_up_steps: int = 0
+    update_bound: float = 0.0
 
 
 class State(NamedTuple):
-    """What an optimizer keeps. Arrays of all tensors, end to end: tensors begin at multiples of 16 elements.
+    """What an optimizer keeps. Arrays are of all tensors, end to end: tensors begin at multiples of 16 elements.
 
-    The first four are equal on all ranks. Each rank has a row of its own of the last two, which have no elements without a
-    compressor. Save and load all of them.
+    All but the errors are equal on all ranks. Each rank has a row of its own of the errors. Arrays that an optimizer does not need have
+    no elements. Save and load all of them.
     """
 
     count: jax.Array  # int32: steps taken
     skipped: jax.Array  # int32: steps that were skipped, because the gradient of a rank was not finite
+    frozen_at: jax.Array  # int32: the steps of the warm-up of a 1-bit optimizer; 0: it has not ended
     momentum: jax.Array  # float32 [elements]
     variance: jax.Array  # float32 [elements]
-    worker_error: jax.Array  # float32 [ranks, elements]: what compression has lost of the rank's gradients
+    fresh_variance: jax.Array  # float32 [elements], of 1-bit LAMB
+    ratios: jax.Array  # float32 [2, tensors, 2], of 1-bit LAMB: mean ratio and factor, then signal scale and its reciprocal
+    worker_error: jax.Array  # float32 [ranks, elements]: what compression has lost of the rank's signals
     server_error: jax.Array  # float32 [ranks, elements of a chunk]: what it has lost of their mean over the rank's chunk
 
 
@@ -57,7 +62,7 @@ class Optimizer:
     def specs(self) -> State:
         """The PartitionSpecs of a state, for `in_specs` and `out_specs` of `jax.shard_map`."""
         own = PartitionSpec() if self._axis_name is None else PartitionSpec(self._axis_name)
-        return State(*[PartitionSpec()] * 4, own, own)
+        return State(*[PartitionSpec()] * 7, own, own)
 
     def init(self, params: Tree, mesh: Optional[jax.sharding.Mesh] = None) -> State:
         """The state before the first step, distributed over the mesh.
@@ -73,16 +78,16 @@ class Optimizer:
         else:
             mesh = self._mesh_of(leaves, mesh)
             ranks = rows = 1 if mesh is None else mesh.shape[self._axis_name]
-        sizes = sizes_of(self._text(params, ranks))
-        codes = (sizes.state, sizes.codes) if self._compresses(ranks) else (0, 0)
+        shapes = self._shapes(sizes_of(self._text(params, ranks)), ranks, rows, len(leaves))
 
         def zeros() -> State:
-            counts = [jnp.zeros((), jnp.int32) for _ in range(2)]
-            moments = [jnp.zeros(sizes.state, jnp.float32) for _ in range(2)]
-            own = [jnp.zeros((rows, size), jnp.float32) for size in codes]
+            state = State(*[jnp.zeros(shape, jnp.float32 if shape else jnp.int32) for shape in shapes])
             if is_inside:
-                own = [_varying(array, (self._axis_name,)) for array in own]
-            return State(*counts, *moments, *own)
+                own = {name: _varying(getattr(state, name), (self._axis_name,)) for name in ("worker_error", "server_error")}
+                state = state._replace(**own)
+            if state.ratios.size > 0:
+                state = state._replace(ratios=state.ratios + jnp.array([[[0.0, 1.0]], [[1.0, 1.0]]], jnp.float32))
+            return state
 
         # Results of a compiled function have memory of their own, which can be donated.
         placed = None if mesh is None else jax.tree.map(lambda spec: NamedSharding(mesh, spec), self.specs)
@@ -120,18 +125,19 @@ class Optimizer:
         sizes = sizes_of(text)
         leaves = _parameters(params)
         own = _gradients(gradients, params)
-        self._require_state(state, sizes, ranks)
+        self._require_state(state, sizes, ranks, len(leaves))
         if ranks > 1:
             self._require_own(own)
         rate = self._learning_rate(state.count) if callable(self._learning_rate) else self._learning_rate
         rate = jnp.asarray(rate, jnp.float32)
         if rate.shape != ():
             raise ValueError(f"the learning rate has shape {rate.shape}, but it must be a scalar")
-        if self._compresses(ranks):
-            after, leaves = _step_by_codes(text, sizes, ranks, axis_name, rate, state, leaves, own)
+        call = _Call(text, sizes, ranks, axis_name, rate)
+        if not self._compresses(ranks):
+            after, leaves = call.by_sums(state, leaves, own)
         else:
-            sums = list(jax.lax.psum(tuple(own), axis_name)) if ranks > 1 else own
-            after, leaves = _step_by_sums(text, rate, state, leaves, sums)
+            has_warm_up = self._settings.recipe.startswith("one_bit")
+            after, leaves = call.by_codes(state, leaves, own, has_warm_up)
         return jax.tree.unflatten(jax.tree.structure(params), leaves), after
 
     def update(self, gradients: Tree, state: State, params: Tree) -> tuple[Tree, State]:
@@ -178,9 +184,13 @@ class Optimizer:
             lines.append(f"tensor {leaf.size} {decay if decays else 0.0} {int(adapts)} {int(compresses)}")
         return "\n".join(lines)
 
-    def _require_state(self, state: State, sizes: Sizes, ranks: int) -> None:
+    def _shapes(self, sizes: Sizes, ranks: int, rows: int, tensors: int) -> State:
         codes = (sizes.state, sizes.codes) if self._compresses(ranks) else (0, 0)
-        expected = State((), (), (sizes.state,), (sizes.state,), (1, codes[0]), (1, codes[1]))
+        ratios = (2, tensors if sizes.ratios > 0 else 0, 2)
+        return State((), (), (), (sizes.state,), (sizes.state,), (sizes.fresh,), ratios, (rows, codes[0]), (rows, codes[1]))
+
+    def _require_state(self, state: State, sizes: Sizes, ranks: int, tensors: int) -> None:
+        expected = self._shapes(sizes, ranks, 1, tensors)
         if not isinstance(state, State):
             raise TypeError(f"the state is a {type(state).__name__}, but it must be the State that init() or step() returned")
         for name, array, shape in zip(State._fields, state, expected):
@@ -206,64 +216,95 @@ class Optimizer:
                 )
 
 
-def _step_by_codes(
-    text: str,
-    sizes: Sizes,
-    ranks: int,
-    axis_name: str,
-    rate: jax.Array,
-    state: State,
-    params: list[jax.Array],
-    gradients: list[jax.Array],
-) -> tuple[State, list[jax.Array]]:
-    rank = jax.lax.axis_index(axis_name)
-    attributes = {"settings": text, "ranks": ranks}
+class _Call(NamedTuple):
+    """A step of an optimizer, on one rank."""
 
-    def fresh(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-        return jax.eval_shape(lambda its: jnp.broadcast_to(its, shape).astype(dtype), rank)
+    text: str
+    sizes: Sizes
+    ranks: int
+    axis_name: Optional[str]
+    rate: jax.Array
 
-    sent, dense = _call(
-        "slamb_encode",
-        [state.count, rank, state.worker_error, *gradients],
-        [fresh((ranks, sizes.message), jnp.uint8), fresh((sizes.dense,), jnp.float32)],
-        attributes,
-    )
-    received = jax.lax.all_to_all(sent, axis_name, split_axis=0, concat_axis=0, tiled=True)
-    averaged, mean = _call(
-        "slamb_average",
-        [state.count, rank, received, state.server_error],
-        [fresh((sizes.message,), jnp.uint8), fresh((sizes.codes,), jnp.float32)],
-        attributes,
-    )
-    received = jax.lax.all_gather(averaged, axis_name)
-    if sizes.dense > 0:
-        dense = jax.lax.psum(dense, axis_name)
-    lasting = [*state, *params]
-    _, *after = _call(
-        "slamb_update",
-        [rank, rate, received, sent, averaged, dense, mean, *lasting, *gradients],
-        [fresh((sizes.elements,), jnp.float32), *map(jax.typeof, lasting)],
-        attributes,
-        aliases={7 + i: 1 + i for i in range(len(lasting))},
-    )
-    return State(*after[: len(state)]), after[len(state) :]
+    def by_codes(
+        self, state: State, params: list[Any], gradients: list[Any], has_warm_up: bool
+    ) -> tuple[State, list[Any]]:
+        """With codes of the gradients, or of momenta after a warm-up with sums of the gradients."""
+        if has_warm_up:
+            messages, gradients = self._exchange_by_phase(state, gradients)
+        else:
+            messages = self._exchange(state, gradients)
+        lasting = [*state, *params]
+        _, *after = _run(
+            "slamb_update",
+            [self._rank(), self.rate, *messages, *lasting, *gradients],
+            [self._fresh((self.sizes.mean,), jnp.float32), *map(jax.typeof, lasting)],
+            {"settings": self.text, "ranks": self.ranks},
+            aliases={2 + len(messages) + i: 1 + i for i in range(len(lasting))},
+        )
+        return State(*after[: len(state)]), after[len(state) :]
+
+    # The messages of both phases and what belongs to them, as slamb_update takes them.
+    def _exchange(self, state: State, gradients: list[Any]) -> list[jax.Array]:
+        sizes, axis_name, attributes = self.sizes, self.axis_name, {"settings": self.text, "ranks": self.ranks}
+        sent, dense = _run(
+            "slamb_encode",
+            [self._rank(), state.count, state.frozen_at, state.momentum, state.ratios, state.worker_error, *gradients],
+            [self._fresh((self.ranks, sizes.message), jnp.uint8), self._fresh((sizes.dense,), jnp.float32)],
+            attributes,
+        )
+        received = jax.lax.all_to_all(sent, axis_name, split_axis=0, concat_axis=0, tiled=True)
+        averaged, mean = _run(
+            "slamb_average",
+            [self._rank(), state.count, received, state.server_error],
+            [self._fresh((sizes.message,), jnp.uint8), self._fresh((sizes.codes,), jnp.float32)],
+            attributes,
+        )
+        received = jax.lax.all_gather(averaged, axis_name)
+        if sizes.dense > 0:
+            dense = _varying(jax.lax.psum(dense, axis_name), _axes_of(sent))
+        return [received, sent, averaged, dense, mean]
+
+    # The same, or in the warm-up sums of the gradients in their place. The update is behind the branches, so that it is in place.
+    def _exchange_by_phase(self, state: State, gradients: list[Any]) -> tuple[list[jax.Array], list[jax.Array]]:
+        results = jax.eval_shape(self._exchange, state, gradients)
+        axes = frozenset().union(*map(_axes_of, [self._rank(), *state, *gradients]))
+
+        def varying(values: Any) -> list[jax.Array]:
+            return [_varying(value, axes) for value in values]
+
+        def codes(state: State, gradients: list[Any]) -> tuple[list[jax.Array], list[jax.Array]]:
+            return varying(self._exchange(state, gradients)), varying(gradients)
+
+        def sums(state: State, gradients: list[Any]) -> tuple[list[jax.Array], list[jax.Array]]:
+            nothing = [jnp.zeros(result.shape, result.dtype) for result in results]
+            return varying(nothing), varying(jax.lax.psum(tuple(gradients), self.axis_name))
+
+        return jax.lax.cond(state.frozen_at > 0, codes, sums, state, gradients)
+
+    def by_sums(self, state: State, params: list[Any], gradients: list[Any]) -> tuple[State, list[Any]]:
+        """With sums of the gradients over ranks."""
+        if self.ranks > 1:
+            gradients = jax.lax.psum(tuple(gradients), self.axis_name)
+        common = state[:-2]  # without the errors
+        lasting = [*common, *params]
+        after = _run(
+            "slamb_update_dense",
+            [self._rank(), self.rate, *lasting, *gradients],
+            list(map(jax.typeof, lasting)),
+            {"settings": self.text},
+            aliases={2 + i: i for i in range(len(lasting))},
+        )
+        return State(*after[: len(common)], *state[-2:]), after[len(common) :]
+
+    # A result of a call, which is of this rank.
+    def _fresh(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.eval_shape(lambda its: jnp.broadcast_to(its, shape).astype(dtype), self._rank())
+
+    def _rank(self) -> jax.Array:
+        return jax.lax.axis_index(self.axis_name) if self.ranks > 1 else jnp.zeros((), jnp.int32)
 
 
-def _step_by_sums(
-    text: str, rate: jax.Array, state: State, params: list[jax.Array], sums: list[jax.Array]
-) -> tuple[State, list[jax.Array]]:
-    lasting = [state.count, state.skipped, state.momentum, state.variance, *params]
-    after = _call(
-        "slamb_update_dense",
-        [rate, *lasting, *sums],
-        list(map(jax.typeof, lasting)),
-        {"settings": text},
-        aliases={1 + i: i for i in range(len(lasting))},
-    )
-    return state._replace(count=after[0], skipped=after[1], momentum=after[2], variance=after[3]), after[4:]
-
-
-def _call(
+def _run(
     target: str,
     operands: list[jax.Array],
     results: list[Any],
