@@ -27,10 +27,12 @@ using bytes = ffi::Buffer<ffi::U8>;
 using number = ffi::BufferR0<ffi::S32>;
 using rate = ffi::BufferR0<ffi::F32>;
 
-/// The calls of a rank, made once for each settings in a process.
+/// The calls of a rank, made once for each settings in a process. They are never destroyed, because XLA's threads may use them until
+/// the process ends.
 rank_calls& calls_of(std::string_view text, int rank) {
-  static std::mutex busy;
-  static std::map<std::string, std::vector<std::unique_ptr<rank_calls>>, std::less<>> made;
+  using calls_of_ranks = std::vector<std::unique_ptr<rank_calls>>;
+  static std::mutex& busy = *new std::mutex;
+  static auto& made = *new std::map<std::string, calls_of_ranks, std::less<>>;
   const std::lock_guard lock(busy);
   auto found = made.find(text);
   if (found == made.end()) {

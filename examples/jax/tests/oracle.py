@@ -93,7 +93,8 @@ class Exchange:
             sent = self._coded(z, [self.pieces], t << 16 | rank)
             decoded.append(sent)
             if self.keeps_worker_error:
-                self.worker[rank] = [a - b if s.compress else e for a, b, s, e in zip(z, sent, self.tensors, self.worker[rank])]
+                old = self.worker[rank]
+                self.worker[rank] = [a - b if s.compress else e for a, b, s, e in zip(z, sent, self.tensors, old)]
         y = [sum(d[i] for d in decoded) / self.ranks + self.server[i] for i in range(len(self.tensors))]
         mean = [np.zeros(s.size) for s in self.tensors]
         for rank in range(self.ranks):
@@ -221,7 +222,8 @@ class OneBitTraining:
             return
         self.taken += 1
         if self.taken <= self.warm_up:
-            self._warm_up_step([sum(of_rank[i] for of_rank in signals) / len(signals) for i in range(len(self.tensors))])
+            tensors = range(len(self.tensors))
+            self._warm_up_step([sum(of_rank[i] for of_rank in signals) / len(signals) for i in tensors])
             if self.taken == self.warm_up:
                 self._switch()
         else:
@@ -259,7 +261,8 @@ class OneBitTraining:
     def _compressed_step(self, signals: list[list[np.ndarray]]) -> None:
         before = self.momentum
         x = [
-            [z * (self.beta1 * m + (1 - self.beta1) * g) for z, m, g in zip(self.scale, before, of_rank)] for of_rank in signals
+            [z * (self.beta1 * m + (1 - self.beta1) * g) for z, m, g in zip(self.scale, before, of_rank)]
+            for of_rank in signals
         ]
         received = self.exchange(self.taken, x)
         self.momentum = [r / z for r, z in zip(received, self.scale)]

@@ -1,6 +1,6 @@
 // Trains with the library's own optimizers, on ranks that are threads, by the gradients of a file: what slamb.jax is compared with.
 //
-//   reference RECIPE COMPRESSOR RANKS STEPS WARM_UP SEED MAX_NORM RATE SIZE:DECAY:ADAPT:COMPRESS… <gradients >numbers
+//   reference RECIPE COMPRESSOR RANKS STEPS WARM_UP BOUND SEED MAX_NORM RATE SIZE:DECAY:ADAPT:COMPRESS… <gradients >numbers
 //
 // Standard input has floats: the parameters, then for each step the gradients of each rank. Standard output has floats: the parameters
 // after each step, then m, then v. A gradient that is not finite makes all ranks skip the step.
@@ -25,6 +25,7 @@ struct job {
   int ranks = 1;
   std::size_t steps = 0;
   std::uint64_t warm_up = 1, seed = 0;
+  double bound = 0.0;  // of updates; 0: Adam's own
   double max_norm = std::numeric_limits<double>::infinity(), rate = 0.0;
   std::vector<std::size_t> sizes;
   std::vector<slamb::tensor_options> options;
@@ -50,6 +51,7 @@ Optimizer make(const job& j, const std::vector<slamb::parameter>& parameters, sl
   o.max_gradient_norm = j.max_norm;
   if constexpr (requires { o.compressor.seed; }) o.compressor.seed = j.seed;
   if constexpr (requires { o.warm_up.steps; }) o.warm_up.steps = j.warm_up;
+  if constexpr (requires { o.update_bound; }) o.update_bound = j.bound;
   return Optimizer(parameters, o, std::move(ranks), slamb::host_backend{.threads = 1});
 }
 
@@ -101,17 +103,18 @@ void train_with(const job& j) {
 }
 
 job read(int count, char** words) {
-  if (count < 10) throw std::invalid_argument("arguments are missing");
+  if (count < 11) throw std::invalid_argument("arguments are missing");
   job j;
   j.recipe = words[1];
   j.compressor = words[2];
   j.ranks = std::atoi(words[3]);
   j.steps = std::strtoull(words[4], nullptr, 10);
   j.warm_up = std::strtoull(words[5], nullptr, 10);
-  j.seed = std::strtoull(words[6], nullptr, 10);
-  j.max_norm = std::strtod(words[7], nullptr);
-  j.rate = std::strtod(words[8], nullptr);
-  for (int i = 9; i < count; ++i) {
+  j.bound = std::strtod(words[6], nullptr);
+  j.seed = std::strtoull(words[7], nullptr, 10);
+  j.max_norm = std::strtod(words[8], nullptr);
+  j.rate = std::strtod(words[9], nullptr);
+  for (int i = 10; i < count; ++i) {
     std::istringstream tensor(words[i]);
     std::size_t size = 0;
     double decay = 0.0;

@@ -46,6 +46,21 @@ def test_arguments(arguments, kind, message):
 
 
 @pytest.mark.parametrize(
+    "arguments, kind, message",
+    [
+        ({"warm_up_steps": 0}, ValueError, "warm_up_steps is 0, but it must be in [1, 2147483647]"),
+        ({"update_bound": 0}, ValueError, "update_bound is 0, but it must be > 0, or 'adam', or None for no bound"),
+        ({"update_bound": "lamb"}, TypeError, "update_bound is 'lamb', but it must be a number"),
+        ({"compressor": "int4"}, TypeError, "unexpected keyword argument 'compressor'"),
+    ],
+)
+def test_arguments_of_one_bit_optimizers(arguments, kind, message):
+    for make in (slamb.jax.one_bit_adam, slamb.jax.one_bit_lamb):
+        with pytest.raises(kind, match=re.escape(message)):
+            make(0.01, **{"warm_up_steps": 10, **arguments})
+
+
+@pytest.mark.parametrize(
     "arguments, message",
     [
         ({"b1": 1.0}, "beta1"),

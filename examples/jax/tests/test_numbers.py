@@ -131,14 +131,18 @@ def test_a_one_bit_training_follows_the_equations(mesh, recipe, has_late_element
 
 @pytest.mark.parametrize("recipe", ["one_bit_adam", "one_bit_lamb"])
 @pytest.mark.parametrize("has_late_elements", [False, True])
-def test_a_one_bit_training_has_the_bits_of_the_library(mesh, recipe, has_late_elements):
+@pytest.mark.parametrize("bound", ["adam", 3.0, None])
+def test_a_one_bit_training_has_the_bits_of_the_library(mesh, recipe, has_late_elements, bound):
     params, gradients = make_parameters(), make_gradients(WARM_UP + STEPS)
     if has_late_elements:
         for its in gradients[: WARM_UP + 2]:
             its["embedding"][:, 17:23] = 0.0
-    tx = make_optimizer(recipe, None, warm_up_steps=WARM_UP, compress=None)
+    tx = make_optimizer(recipe, None, warm_up_steps=WARM_UP, compress=None, update_bound=bound)
     history, states = train(tx, mesh, params, gradients)
-    expected, momentum, variance = train_library(recipe, "sign", params, gradients, COMPRESSED, warm_up=WARM_UP)
+    number = {"adam": 0.0, None: float("inf")}.get(bound, bound)
+    expected, momentum, variance = train_library(
+        recipe, "sign", params, gradients, COMPRESSED, warm_up=WARM_UP, bound=number
+    )
     for mine, its in zip(history, expected, strict=True):
         assert joined(mine).tobytes() == its.tobytes()
     assert np.concatenate(moments_of(states[-1].momentum, TENSORS)).tobytes() == momentum.tobytes()

@@ -2,6 +2,10 @@
 
 import math
 import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +15,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import slamb.jax
+from oracle import pieces_of
 from training import (
     RATE,
     TENSORS,
@@ -236,3 +241,76 @@ def test_several_steps_in_one_program_have_the_bits_of_single_ones(mesh, compres
     mapped = jax.shard_map(steps, mesh=mesh, in_specs=(P(), tx.specs, P(None, "ranks")), out_specs=(P(), tx.specs))
     at, _ = jax.jit(mapped, donate_argnums=(0, 1))(at, tx.init(at), place(stacked, mesh, P(None, "ranks")))
     assert same(jax.tree.map(common_value, at), history[-1])
+
+
+@pytest.mark.parametrize("recipe", ["one_bit_adam", "one_bit_lamb"])
+def test_one_rank_of_a_one_bit_optimizer_compresses_nothing(recipe):
+    # With one rank the received momentum is its own: the numbers are those of ranks with equal gradients and no compression.
+    params, gradients = make_parameters(), make_gradients(6, ranks=1)
+    tx = make_optimizer(recipe, None, warm_up_steps=2, axis_name=None)
+    at, state, step = params, tx.init(params), jax.jit(tx.step)
+    momentum = np.zeros(state.momentum.shape, np.float64)
+    for its in gradients:
+        own = jax.tree.map(lambda g: g[0], its)
+        at, state = step(own, state, at)
+        flat = [np.pad(g.ravel(), (0, -g.size % 16)) for g in jax.tree.leaves(own)]
+        momentum = 0.9 * momentum + 0.1 * np.concatenate(flat)
+    assert int(state.frozen_at) == 2 and state.worker_error.size == 0
+    np.testing.assert_allclose(state.momentum, momentum, rtol=0, atol=1e-6)
+    assert np.abs(joined(at) - joined(params)).max() > 0.02
+
+
+def test_a_warm_up_that_is_shorter_after_a_restart_ends_with_the_next_step(mesh):
+    params, gradients = make_parameters(), make_gradients(5)
+    history, states = train(make_optimizer("one_bit_lamb", None, warm_up_steps=9), mesh, params, gradients[:3])
+    tx = make_optimizer("one_bit_lamb", None, warm_up_steps=2)
+    state = slamb.jax.State(*[place(array, mesh, spec) for array, spec in zip(states[-1], tx.specs)])
+    at, step = place(history[-1], mesh), make_step(tx, mesh)
+    for its, frozen_at in zip(gradients[3:], [4, 4]):
+        at, state = step(at, state, place(its, mesh, P("ranks")))
+        assert int(state.frozen_at) == frozen_at
+    expected, _ = train(make_optimizer("one_bit_lamb", None, warm_up_steps=4), mesh, params, gradients)
+    assert same(jax.tree.map(common_value, at), expected[-1])
+
+
+@pytest.mark.parametrize("recipe", ["lamb", "one_bit_lamb"])
+def test_two_processes_have_the_bits_of_one(mesh, tmp_path, recipe):
+    tx = make_optimizer(recipe, "int4", **({"warm_up_steps": 2} if "one_bit" in recipe else {}))
+    expected, _ = train(tx, mesh, make_parameters(), make_gradients(5))
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    script = Path(__file__).with_name("two_processes.py")
+    outputs = [tmp_path / f"{rank}.npy" for rank in range(2)]
+    words = [[sys.executable, script, str(rank), str(port), recipe, output] for rank, output in enumerate(outputs)]
+    processes = [subprocess.Popen(its, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for its in words]
+    try:
+        printed = [process.communicate(timeout=180)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(printed)
+    for output in outputs:
+        assert np.load(output).tobytes() == joined(expected[-1]).tobytes()
+
+
+def test_sent_bytes_are_those_of_the_formulas(mesh):
+    # 2 (N − 1) M + 8 n_w (N − 1)/N: one_bit_exchange.md (14), with M as (13) and one tensor of one element sent as a float
+    params = make_parameters()
+    n = sum(t.size for t in TENSORS if t.compress)
+    pieces, codes = pieces_of(TENSORS, 4)
+    for compressor, bits in (("sign", 1), ("int8", 8), ("int4", 4)):
+        scales = [sum(-(-p.count // 128) for p in pieces if p.owner == rank) for rank in range(4)] if bits > 1 else [1]
+        message = 128 * math.ceil((16 + 16 * math.ceil(max(scales) / 4) + bits / 8 * codes) / 128)
+        assert make_optimizer("lamb", compressor).sent_bytes(params, 4) == 2 * 3 * message + 6
+        assert make_optimizer("lamb", compressor).sent_bytes(params, 1) == 0
+    assert make_optimizer("lamb", None).sent_bytes(params, 4) == 6 * (n + 1)
+
+
+@pytest.mark.parametrize("bound", [0.5, None])
+def test_the_bound_of_updates(mesh, bound):
+    params, gradients = make_parameters(), make_gradients(4)
+    tx = slamb.jax.one_bit_adam(RATE, weight_decay=0.0, warm_up_steps=2, update_bound=bound)
+    history, _ = train(tx, mesh, params, gradients)
+    moved = np.abs(joined(history[3]) - joined(history[2])).max() / RATE
+    assert moved == pytest.approx(0.5, rel=1e-3) if bound == 0.5 else moved > 10

@@ -130,6 +130,7 @@ def train_library(
     gradients: list[Tree],
     tensors: list[Tensor],
     warm_up: int = 1,
+    bound: float = 0.0,
     seed: int = 0,
     max_norm: float = float("inf"),
 ) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
@@ -140,7 +141,7 @@ def train_library(
     for step in gradients:
         for own in per_rank(step):
             data.append(np.concatenate([g.ravel() for g in own]))
-    words = [recipe, str(compressor), ranks, len(gradients), warm_up, seed, max_norm, repr(RATE)]
+    words = [recipe, str(compressor), ranks, len(gradients), warm_up, bound, seed, max_norm, repr(RATE)]
     words += [f"{t.size}:{t.decay}:{int(t.adapt)}:{int(t.compress)}" for t in tensors]
     done = subprocess.run(
         [os.environ["SLAMB_JAX_REFERENCE"], *map(str, words)],

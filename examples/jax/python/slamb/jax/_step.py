@@ -146,6 +146,16 @@ class Optimizer:
         after, state = self.step(gradients, state, params)
         return jax.tree.map(lambda new, old: new - old, after, params), state
 
+    def sent_bytes(self, params: Tree, ranks: int) -> int:
+        """Bytes that a rank sends in a step, if collectives send as little as they can. Of a 1-bit optimizer: after the warm-up.
+
+        :raises ValueError, TypeError: as `init`
+        """
+        leaves = _parameters(params)
+        sizes = sizes_of(self._text(params, ranks))
+        floats = sizes.dense if self._compresses(ranks) else sum(leaf.size for leaf in leaves)
+        return 2 * (ranks - 1) * sizes.message + 8 * floats * (ranks - 1) // ranks
+
     def _compresses(self, ranks: int) -> bool:
         return ranks > 1 and self._settings.compressor is not None
 
