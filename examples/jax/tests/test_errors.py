@@ -178,3 +178,41 @@ def test_devices_that_are_not_the_host(mesh):
     other = types.SimpleNamespace(shape={"ranks": 1}, devices=np.array([device]))
     with pytest.raises(ValueError, match="the mesh has devices of the platform 'cuda', but slamb.jax computes in host memory"):
         slamb.jax.lamb(0.01).init(make_parameters(), other)
+
+
+@pytest.mark.parametrize(
+    "what, message",
+    [
+        ("params", "params['bias'] may differ along the axis 'ranks' of the mesh, but must be equal on its devices; pass what"),
+        ("gradients", "gradients['bias'] may differ along the axis 'model' of the mesh, but must be equal on its devices; average"),
+        ("state", "state.momentum may differ along the axis 'model' of the mesh, but must be equal on its devices; pass what"),
+    ],
+)
+def test_values_that_differ_along_other_axes(what, message):
+    both = jax.make_mesh((2, 2), ("model", "ranks"))
+    tx = make_optimizer("lamb", "int4")
+    params, gradients = place(make_parameters(), both), place(make_gradients(1, ranks=2)[0], both, P("ranks"))
+
+    def step(params, state, gradients):
+        own = jax.tree.map(lambda g: g[0], gradients)
+        if what == "params":
+            params = tx.local(params)
+        if what == "gradients":
+            own = jax.tree.map(lambda g: jax.lax.pcast(g, "model", to="varying"), own)
+        if what == "state":
+            state = state._replace(momentum=jax.lax.pcast(state.momentum, "model", to="varying"))
+        return tx.step(own, state, params)
+
+    mapped = jax.shard_map(step, mesh=both, in_specs=(P(), tx.specs, P("ranks")), out_specs=(P(), tx.specs))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        jax.jit(mapped).lower(params, tx.init(params), gradients)
+
+
+def test_a_single_rank_within_the_shard_map_of_others(mesh):
+    tx = make_optimizer("lamb", None, axis_name=None)
+    params, gradients = place(make_parameters(), mesh), place(make_gradients(1)[0], mesh, P("ranks"))
+    mapped = jax.shard_map(
+        lambda p, s, g: tx.step(jax.tree.map(lambda x: x[0], g), s, p), mesh=mesh, in_specs=(P(), P(), P("ranks")), out_specs=P()
+    )
+    with pytest.raises(ValueError, match=re.escape("gradients['bias'] may differ along the axis 'ranks' of the mesh")):
+        jax.jit(mapped).lower(params, tx.init(params), gradients)

@@ -6,7 +6,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from slamb.jax._library import Sizes, sizes_of
 
@@ -87,10 +87,14 @@ class Optimizer:
                 state = state._replace(**own)
             if state.ratios.size > 0:
                 state = state._replace(ratios=state.ratios + jnp.array([[[0.0, 1.0]], [[1.0, 1.0]]], jnp.float32))
+            if is_explicit:
+                state = jax.tree.map(jax.sharding.reshard, state, placed)
             return state
 
         # Results of a compiled function have memory of their own, which can be donated.
         placed = None if mesh is None else jax.tree.map(lambda spec: NamedSharding(mesh, spec), self.specs)
+        # Within jax.jit, the types of arrays on an explicit axis say where they are.
+        is_explicit = isinstance(mesh, jax.sharding.AbstractMesh) and AxisType.Explicit in mesh.axis_types
         return zeros() if is_inside else jax.jit(zeros, out_shardings=placed)()
 
     def local(self, params: Tree) -> Tree:
@@ -121,11 +125,12 @@ class Optimizer:
                     f"step() was called without the axis {axis_name!r}, over which ranks exchange; call it under "
                     f"jax.shard_map over a mesh with this axis, or construct the optimizer with axis_name=None for a single rank"
                 )
-        text = self._text(params, ranks)
-        sizes = sizes_of(text)
         leaves = _parameters(params)
         own = _gradients(gradients, params)
+        text = self._text(params, ranks)
+        sizes = sizes_of(text)
         self._require_state(state, sizes, ranks, len(leaves))
+        self._require_axes(gradients, state, params)
         if ranks > 1:
             self._require_own(own)
         rate = self._learning_rate(state.count) if callable(self._learning_rate) else self._learning_rate
@@ -163,9 +168,7 @@ class Optimizer:
         axis_name = self._axis_name
         if axis_name is None:
             return None
-        meshes = [mesh] if mesh is not None else [
-            sharding.mesh for leaf in leaves if isinstance(sharding := getattr(leaf, "sharding", None), NamedSharding)
-        ] + [jax.sharding.get_mesh()]
+        meshes = [mesh] if mesh is not None else [*_meshes_of(leaves), _current_mesh()]
         for found in meshes:
             if axis_name not in found.shape:
                 continue
@@ -213,7 +216,18 @@ class Optimizer:
                 f"jax.shard_map the specs of the optimizer for it: in_specs=(…, tx.specs, …)"
             )
 
-    # Where JAX knows on which axes values vary, gradients that vary on none have been added up.
+    # Where JAX knows on which axes values vary: parameters and moments must be equal on all devices, and the rest on all of a rank.
+    def _require_axes(self, gradients: Tree, state: State, params: Tree) -> None:
+        own = frozenset() if self._axis_name is None else frozenset({self._axis_name})
+        common = state._replace(worker_error=None, server_error=None)
+        _require_axes_in(
+            frozenset(), params=params, state=common, advice="pass what jax.shard_map was given with the specs P() and tx.specs"
+        )
+        errors = {"worker_error": state.worker_error, "server_error": state.server_error}
+        _require_axes_in(own, state=errors, advice="give jax.shard_map the specs of the optimizer: tx.specs")
+        _require_axes_in(own, gradients=gradients, advice="average them over the other axes by jax.lax.pmean")
+
+    # Gradients that vary on no axis have been added up.
     def _require_own(self, gradients: list[jax.Array]) -> None:
         if not _varies(jax.lax.axis_index(self._axis_name), self._axis_name):
             return
@@ -334,6 +348,16 @@ def _axes_of(value: jax.Array) -> frozenset[str]:
     return kind.manual_axis_type.varying if axes is None else axes
 
 
+def _require_axes_in(allowed: frozenset[str], advice: str, **trees: Tree) -> None:
+    for what, tree in trees.items():
+        for path, value in jax.tree_util.tree_leaves_with_path(tree):
+            if others := sorted(_axes_of(value) - allowed):
+                raise ValueError(
+                    f"{what}{jax.tree_util.keystr(path)} may differ along the axis {others[0]!r} of the mesh, but must be equal on "
+                    f"its devices; {advice}"
+                )
+
+
 def _varies(value: jax.Array, axis_name: str) -> bool:
     return axis_name in _axes_of(value)
 
@@ -343,6 +367,19 @@ def _varying(value: jax.Array, axes: Any) -> jax.Array:
     if not new:
         return value
     return jax.lax.pcast(value, new, to="varying")
+
+
+def _meshes_of(leaves: list[Any]) -> list[Any]:
+    shardings = [getattr(leaf, "sharding", None) for leaf in leaves]
+    return [sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)]
+
+
+def _current_mesh() -> Any:
+    """That of `jax.set_mesh`; without axes if there is none."""
+    try:
+        return jax.sharding.get_mesh()
+    except ValueError:  # within jax.jit
+        return jax.sharding.get_abstract_mesh()
 
 
 def _size_within(axis_name: str) -> Optional[int]:
