@@ -11,8 +11,8 @@
 # differ with another compiler: numbers and vectors by clang++, memory under AddressSanitizer with UndefinedBehaviorSanitizer, threads
 # under ThreadSanitizer.
 # --thorough: all of the suite by these three too, and headers without precompiled ones before them, which takes much longer.
-# --clients: only the Python package under programs that train with it: the newest torch, transformers, accelerate, lightning,
-# deepspeed and torchtitan, from PyPI, 5 GB. It is run when asked: no other mode includes it.
+# --clients: only the Python packages under what they are used with: the newest torch, transformers, accelerate, lightning, deepspeed and
+# torchtitan, and the newest jax, from PyPI, 6 GB. It is run when asked: no other mode includes it.
 # --gpu: the benchmarks and tests on this machine's GPU, and a report of them. Needs the CUDA Toolkit and CMake, and installs
 # nothing: without doctest, MPI, PyTorch or compute-sanitizer only their parts are skipped. No GPU is a failure. --stage, once
 # or more: only these stages, with the builds that they need. --gpu-build, or SLAMB_GPU_BUILD: the programs are in DIR/bin;
@@ -267,10 +267,10 @@ cuda_suite() {
   CUDACXX="${CUDACXX:-$nvcc}" suite cuda part_of_cuda
 }
 
-# pytorch_suite NAME [ARGUMENT…]: the tests of the Python package, with arguments of their script, and their number.
-pytorch_suite() {
+# python_suite NAME FOLDER [ARGUMENT…]: the tests of a Python package, with arguments of their script, and their number.
+python_suite() {
   local name="$1" started=$SECONDS status=0 counts passes skips
-  run bash examples/pytorch/tests/run.sh "${@:2}" || status=$?
+  run bash "examples/$2/tests/run.sh" "${@:3}" || status=$?
   counts="$(grep -E '^[0-9].* in [0-9.]+s' "$log")"  # a line of each process of pytest
   passes="$(sed -nE 's/.*\b([0-9]+) passed.*/\1/p' <<<"$counts" | awk '{n += $1} END {if (NR > 0) print n}')"
   skips="$(sed -nE 's/.*\b([0-9]+) skipped.*/\1/p' <<<"$counts" | awk '{n += $1} END {print n + 0}')"
@@ -311,7 +311,8 @@ fi
 report bootstrap "$started" done
 
 if $clients; then
-  pytorch_suite clients --clients
+  python_suite clients pytorch --clients
+  python_suite jax jax
   finish
 fi
 suite release
@@ -319,7 +320,7 @@ if $all || $thorough; then
   judge "format" "$(tool clang-format)" format_check
   judge "clang-tidy" "$(tool clang-tidy)" tidy_check
   check docs bash docs/build.sh --check-tools
-  pytorch_suite pytorch
+  python_suite pytorch pytorch
   suite clang part_of_clang
   cuda_suite
   suite asan part_of_asan
