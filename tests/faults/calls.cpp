@@ -151,7 +151,7 @@ class noting_recipe final : public slamb::detail::recipe {
   slamb::optimizer::tensor_moments moments(std::size_t /*tensor*/) const override {
     return note(moments_of), slamb::optimizer::tensor_moments{};
   }
-  void set_steps(std::uint64_t /*taken*/) override { note(replace_steps); }
+  void set_steps(const slamb::optimizer::past_steps& /*past*/) override { note(replace_steps); }
   void set_options(const slamb::optimizer::option_changes& /*changes*/) override { note(change_options); }
   void reload_parameters() override { note(reload); }
   void set_parameters(std::span<const slamb::parameter::data_pointer> /*data*/,
