@@ -3,6 +3,7 @@ With DeepSpeed itself: tests/clients/test_deepspeed_removed.py."""
 
 import copy
 import json
+import warnings
 
 import pytest
 import torch
@@ -92,6 +93,63 @@ def test_a_configuration_without_a_meaning_here_is_refused(given, said):
         st.from_deepspeed(parameters(), given)
 
 
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        (config("OneBitAdam", lr="auto", betas="auto"), r"are 'auto': lr, betas; put values in their place"),
+        ({"bfloat16": {"enabled": True}, **config("OneBitAdam")}, r"has bfloat16"),
+        ({"fp16": {"enabled": "auto"}, **config("OneBitAdam")}, r"fp16.enabled = 'auto'; put true or false"),
+        ({"zero_optimization": True, **config("OneBitAdam")}, r"ZeRO stage 1"),
+        ({"optimizer": None}, r"has optimizer = None, but it must have 'type' and 'params'"),
+    ],
+)
+def test_values_of_other_types_are_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        st.from_deepspeed(parameters(), given)
+
+
+def test_a_stage_as_a_text_and_null_are_read():
+    given = {"zero_optimization": {"stage": "0"}, "fp16": {"enabled": "false"}, **config("OneBitAdam", freeze_step=None)}
+    assert st.from_deepspeed(parameters(), given)._arguments["settings"]["warm_up_steps"] == 100000
+    assert st.from_deepspeed(parameters(), given, freeze_step=7)._arguments["settings"]["warm_up_steps"] == 7
+
+
+@pytest.mark.parametrize("text, said", [("{} // comment", "is no JSON"), ("[1]", "has a list")])
+def test_a_file_that_is_no_configuration_is_refused(text, said, tmp_path):
+    (tmp_path / "ds.json").write_text(text)
+    with pytest.raises(ValueError, match=said):
+        st.from_deepspeed(parameters(), tmp_path / "ds.json")
+
+
+@pytest.mark.parametrize("key", ["max_coeff", "non_freeze", "exp_avg_mask"])
+def test_options_of_parameter_groups_that_have_no_meaning_are_refused(key):
+    with pytest.raises(ValueError, match=f"parameter group 0 has '{key}', an option of DeepSpeed; "):
+        st.from_deepspeed([{"params": parameters(), key: 1.0}], config("OneBitLamb"))
+
+
+def test_lamb_of_deepspeed_corrects_the_bias_in_its_steps():
+    with pytest.warns(RuntimeWarning, match=r"multiply the learning rate by sqrt\(1 - beta2\*\*t\)"):
+        st.from_deepspeed(parameters(), config("Lamb"))
+    p = parameters()
+    optimizer = st.from_deepspeed(p, config("Lamb", bias_correction=False, weight_decay=0.1))
+    expected = [one.detach().double().clone() for one in p]
+    moments = [(torch.zeros_like(one), torch.zeros_like(one)) for one in expected]
+    generator = torch.Generator().manual_seed(6)
+    for t in range(1, 21):
+        rate = 0.02 * (1 - 0.999**t) ** 0.5 / (1 - 0.9**t)
+        for one, own, (m, v) in zip(p, expected, moments):
+            g = torch.randn(one.shape, generator=generator)
+            one.grad = g.clone()
+            m.mul_(0.9).add_(g, alpha=0.1)
+            v.mul_(0.999).add_(g.double() ** 2, alpha=0.001)
+            u = m / (v.sqrt() + 1e-8) + 0.1 * own
+            own -= rate * (own.norm() / u.norm()).clamp(0.01, 10.0) * u
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+    for one, own in zip(p, expected):
+        torch.testing.assert_close(one.detach().double(), own, rtol=0, atol=1e-5)
+
+
 def test_options_that_change_nothing_are_accepted():
     given = config("OneBitLamb", amsgrad=False, eps_inside_sqrt=False, bias_correction=True)
     assert type(st.from_deepspeed(parameters(), {"fp16": {"enabled": False}, "zero_optimization": {"stage": 0}, **given})) is st.OneBitLamb
@@ -132,7 +190,9 @@ def checkpoint(type_name="OneBitLamb", **options):
 
 def made(saved, **arguments):
     model = Net()
-    return model, st.from_deepspeed(model.parameters(), saved["ds_config"], **arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Lamb
+        return model, st.from_deepspeed(model.parameters(), saved["ds_config"], **arguments)
 
 
 @pytest.mark.parametrize("type_name", ENTRIES)
@@ -217,8 +277,19 @@ def changed(saved, path, value):
         (("ds_config", "optimizer", "type"), "OneBitAdam", r"DeepSpeed's OneBitAdam, but this optimizer is OneBitLamb"),
         (("ds_config", "optimizer", "params", "freeze_step"), 9, r"freeze_step = 9, but this optimizer has warm_up_steps = 3"),
         (("optimizer", "state", 1, "step"), 5, r"have taken \[4, 5\] steps"),
-        (("optimizer", "state", 1, "exp_avg"), torch.zeros(6), r"exp_avg of parameter 1 .* \(6,\), but the parameter has \(5,\)"),
+        (("optimizer", "state", 1, "step"), 4.5, r"parameter 1 has step = 4.5, but it must be a whole number"),
+        (("optimizer", "state", 1, "exp_avg"), torch.zeros(6), r"parameter 1 has 'exp_avg' = .*\(6,\), but .* shape \(5,\)"),
+        (("optimizer", "state", 1, "exp_avg"), torch.zeros(5, dtype=torch.int64), r"parameter 1 has 'exp_avg' = torch.int64"),
+        (("optimizer", "state", 1, "exp_avg_sq"), None, r"parameter 1 has no 'exp_avg_sq'"),
+        (("optimizer", "state", 1, "exp_avg_sq_fresh"), None, r"no 'exp_avg_sq_fresh'"),
+        (("optimizer", "state", 1, "exp_avg_sq"), torch.full((5,), -1.0), r"exp_avg_sq of parameter 1 .*not finite, or negative"),
+        (("optimizer", "state", 1, "exp_avg"), torch.full((5,), float("nan")), r"exp_avg of parameter 1 .*has\s+diverged"),
         (("optimizer", "state", 0, "last_factor"), float("nan"), r"parameter 0 .*last_factor = nan"),
+        (("optimizer", "state", 0, "scaling_coeff"), 1e60, r"scaling_coeff = 1e\+60, which must be numbers > 0 of float32"),
+        (("optimizer", "param_groups", 0, "lr"), -1.0, r"lr of parameter group 0 = -1.0"),
+        (("optimizer", "param_groups"), None, r"no 'state' and 'param_groups' of an optimizer"),
+        (("module",), [1], r"no dictionaries as 'optimizer' and 'module'"),
+        (("ds_config", "optimizer", "params", "freeze_step"), None, r"freeze_step = 100000, but this optimizer has warm_up_steps = 3"),
         (("optimizer", "param_groups"), [{"params": [0]}, {"params": [1]}], r"2 parameter groups, but this optimizer has 1"),
         (("optimizer", "param_groups"), [{"params": [0]}], r"1 parameters in group 0, but this optimizer has 2"),
         (("module", "bias"), None, r"the model in the checkpoint lacks 'bias'"),
@@ -234,6 +305,79 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_nothing_has_changed(path,
         st.load_deepspeed(changed(copy.deepcopy(saved), path, value), model, optimizer)
     assert all(torch.equal(p, one) for p, one in zip(model.parameters(), before)) and float(model.seen) == 0
     assert optimizer.statistics()["step"] == 0
+
+
+def test_the_parameter_groups_take_over_those_of_the_checkpoint():
+    saved = checkpoint()
+    saved["optimizer"]["param_groups"][0] |= {"lr": 0.03, "initial_lr": 0.3, "betas": [0.8, 0.98], "eps": 1e-5, "weight_decay": 0.2}
+    model, optimizer = made(saved, lr=0.5)
+    st.load_deepspeed(saved, model, optimizer)
+    group = optimizer.param_groups[0]
+    assert (group["lr"], group["initial_lr"], list(group["betas"]), group["eps"], group["weight_decay"]) == (
+        *(0.03, 0.3, [0.8, 0.98], 1e-5, 0.2),
+    )
+    # A scheduler continues with the rate of the checkpoint.
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100)
+    assert schedule.base_lrs == [0.3]
+
+
+def test_groups_that_would_need_other_coefficients_are_refused():
+    saved = checkpoint()
+    saved["optimizer"]["param_groups"] = [{"params": [0], "betas": (0.9, 0.999)}, {"params": [1], "betas": (0.8, 0.999)}]
+    model = Net()
+    optimizer = st.from_deepspeed([{"params": [model.weight]}, {"params": [model.bias]}], saved["ds_config"])
+    with pytest.raises(ValueError, match="different betas or eps, .*construct it with those of the training"):
+        st.load_deepspeed(saved, model, optimizer)
+    assert bool((model.weight != 2).all())
+
+
+def test_a_model_must_have_the_parameters_of_the_optimizer():
+    saved = checkpoint()
+    _, optimizer = made(saved)
+    with pytest.raises(ValueError, match="a model without some parameters of the optimizer"):
+        st.load_deepspeed(saved, Net(), optimizer)
+
+
+def test_sixteen_bits_keep_the_digits_of_a_checkpoint_in_float32():
+    saved = checkpoint("OneBitAdam")
+    saved["module"]["bias"] = torch.full((5,), 1.000244140625)
+    model = Net().to(torch.bfloat16)
+    optimizer = st.from_deepspeed(model.parameters(), saved["ds_config"])
+    st.load_deepspeed(saved, model, optimizer)
+    masters = optimizer._shared.parts[0].tensors.masters
+    assert bool((masters[1] == 1.000244140625).all()) and bool((model.bias == 1).all())
+
+
+def test_adam_may_have_parameters_without_state_and_other_numbers_of_steps():
+    saved = checkpoint("Adam")
+    saved["optimizer"]["state"][1]["step"] = 9
+    model, optimizer = made(saved)
+    st.load_deepspeed(saved, model, optimizer)
+    assert [float(optimizer.state[p]["step"]) for p in model.parameters()] == [4, 9]
+    # FusedAdam has the number in the group, and a parameter that has never had a gradient has no state.
+    saved["optimizer"]["param_groups"][0]["step"] = 7
+    del saved["optimizer"]["state"][1]
+    del saved["optimizer"]["state"][0]["step"]
+    model, optimizer = made(saved)
+    st.load_deepspeed(saved, model, optimizer)
+    assert float(optimizer.state[model.weight]["step"]) == 7
+
+
+def test_a_state_of_slamb_that_deepspeed_has_saved_is_not_one_of_deepspeed():
+    saved = checkpoint()
+    model, optimizer = made(saved)
+    saved["optimizer"] = optimizer.state_dict()
+    with pytest.raises(ValueError, match=r"the state of an optimizer of slamb; load it by engine.load_checkpoint\(\)"):
+        st.load_deepspeed(saved, model, optimizer)
+
+
+@pytest.mark.parametrize("name, value", [("fp32_groups", []), ("fp32_groups", [[torch.zeros(6, 4)]]), ("fp32_groups_flat", [torch.zeros(7)])])
+def test_float32_copies_that_do_not_fit_are_refused(name, value):
+    saved = checkpoint("OneBitAdam")
+    model, optimizer = made(saved)
+    saved["optimizer"] = {"optimizer_state_dict": saved["optimizer"], name: value}
+    with pytest.raises(ValueError, match="slamb: the checkpoint has"):
+        st.load_deepspeed(saved, model, optimizer)
 
 
 def test_a_checkpoint_of_zero_or_of_another_optimizer_is_refused():
@@ -255,6 +399,33 @@ def test_with_another_number_of_ranks_it_continues_if_told_so():
     model, optimizer = made(saved)
     st.load_deepspeed(saved, model, optimizer, from_other_ranks=True)
     assert optimizer.statistics()["step"] == 4
+
+
+@pytest.mark.parametrize(
+    "key, value, said",
+    [
+        ("var_interval", 3, "var_interval a power of two"),
+        ("var_interval", 0, "var_interval a power of two"),
+        ("var_counter", -1, "no number negative"),
+        ("var_counter", None, "must be the same of all"),
+        ("local_step_interval", 2, "has taken local steps .*construct it with the var_freeze_step of the training"),
+    ],
+)
+def test_intervals_that_no_training_of_these_options_has_are_refused(key, value, said):
+    saved = checkpoint("ZeroOneAdam")
+    model, optimizer = made(saved)
+    for its in saved["optimizer"]["state"].values():
+        its.update({key: value}) if value is not None else its.pop(key)
+    with pytest.raises(ValueError, match=said):
+        st.load_deepspeed(saved, model, optimizer)
+    assert float(model.seen) == 0
+
+
+def test_zero_one_adam_of_other_intervals_is_refused():
+    saved = checkpoint("ZeroOneAdam", var_freeze_step=9)
+    model, optimizer = made(saved, var_freeze_step=8)
+    with pytest.raises(ValueError, match="var_freeze_step = 9, but this optimizer has variance_freeze_step = 8"):
+        st.load_deepspeed(saved, model, optimizer)
 
 
 def test_zero_one_adam_between_two_exchanges_is_refused():

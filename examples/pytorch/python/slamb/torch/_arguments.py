@@ -112,6 +112,11 @@ def setting(name: str, value: Any) -> Setting:
     raise ValueError(f"slamb: {name} must be a number, True, False or a text, not {value!r}")
 
 
+def own_name(name: str) -> str:
+    """The name of an argument here, for one of another library."""
+    return {"eps": "eps"}.get(name) or _ALIASES.get(name, name)
+
+
 def settings_by_own_names(constructor: Any, arguments: dict[str, Any], others: dict[str, Any]) -> dict[str, Setting]:
     """All settings, by the names of the compiled module.
 

@@ -7,8 +7,8 @@ import functools
 import importlib
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import Any, Optional, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -30,7 +30,8 @@ def keep_gradients_local(client: _Client) -> _Client:
         slamb.torch.keep_gradients_local(engine)   # what deepspeed.initialize() has returned
 
     The gradients are those that `no_sync()` leaves, and buffers are broadcast in the forward pass as before. A model without
-    DistributedDataParallel, as on a single rank, has local gradients already, and stays as it is. A second call does nothing.
+    DistributedDataParallel, as on a single rank, has local gradients already, and stays as it is. A second call does nothing. A
+    copy of a model needs a call of its own.
 
     Trainers that clip gradients do it by the norm of each rank's own gradient. On several ranks there is a RuntimeWarning then:
     switch it off, and give the optimizer `max_gradient_norm`.
@@ -46,9 +47,14 @@ def keep_gradients_local(client: _Client) -> _Client:
     elif isinstance(client, torch.nn.Module):
         _keep_local_in_model(client)
     elif hasattr(client, "add_callback") and hasattr(client, "callback_handler"):
-        client.add_callback(_callback_of_trainer(client))
+        if not _has_callback(client.callback_handler.callbacks, "KeepGradientsLocal"):
+            client.add_callback(_class_of("KeepGradientsLocalOfTransformers")(client))
     elif hasattr(client, "strategy") and isinstance(getattr(client, "callbacks", None), list):
-        client.callbacks.append(_callback_of_lightning(client))
+        if not _has_callback(client.callbacks, "KeepGradientsLocal"):
+            modules = [kind.__module__ for kind in type(client).__mro__]
+            is_old = not any(module.startswith("lightning.") for module in modules)
+            is_old = is_old and any(module.startswith("pytorch_lightning.") for module in modules)
+            client.callbacks.append(_class_of(f"KeepGradientsLocalOf{'PytorchLightning' if is_old else 'Lightning'}")())
     else:
         raise TypeError(
             f"slamb: keep_gradients_local() was given a {type(client).__name__}, but it must be a model, as wrapped by "
@@ -76,9 +82,10 @@ def consolidate_on_save(client: Any) -> None:
     if hasattr(client, "register_save_state_pre_hook"):
         client.register_save_state_pre_hook(lambda models, weights, folder: _consolidate(client._optimizers))
     elif hasattr(client, "add_callback") and hasattr(client, "callback_handler"):
-        client.add_callback(_trainer_callback())
+        # The call by which it saves, whatever has decided to: callbacks that come later can.
+        _consolidate_before(client, "_save_checkpoint", lambda: [client.optimizer])
     elif hasattr(client, "enable_backward_allreduce"):
-        _consolidate_in_engine(client)
+        _consolidate_before(client, "save_checkpoint", lambda: [client.optimizer])
     else:
         raise TypeError(
             f"slamb: consolidate_on_save() was given a {type(client).__name__}, but it must be an accelerate.Accelerator, a "
@@ -101,34 +108,19 @@ def _consolidate(optimizers: Iterable[Any]) -> None:
         one.consolidate_state_dict()
 
 
-def _consolidate_in_engine(engine: Any) -> None:
-    save = engine.save_checkpoint
+def _consolidate_before(client: Any, call: str, optimizers_of: Callable[[], Iterable[Any]]) -> None:
+    """Collects states before each call of a method of the client. All ranks make it."""
+    save = getattr(client, call)
+    if hasattr(save, "_consolidates"):
+        return
 
     @functools.wraps(save)
     def save_of_all_ranks(*arguments: Any, **options: Any) -> Any:
-        _consolidate([engine.optimizer])
+        _consolidate(optimizers_of())
         return save(*arguments, **options)
 
-    engine.save_checkpoint = save_of_all_ranks
-
-
-def _trainer_callback() -> Any:
-    from transformers import TrainerCallback  # type: ignore[import-not-found, unused-ignore]
-
-    class ConsolidateCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
-        """Collects the states of all ranks when the Trainer is about to save. It comes after the callback that decides it."""
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **of_trainer: Any) -> None:
-            if control.should_save:
-                _consolidate([of_trainer["optimizer"]])
-
-        on_epoch_end = on_step_end
-
-        def on_evaluate(self, args: Any, state: Any, control: Any, **of_trainer: Any) -> None:
-            if str(getattr(args.save_strategy, "value", args.save_strategy)) == "best":  # decided after this call
-                _consolidate([of_trainer["optimizer"]])
-
-    return ConsolidateCallback()
+    save_of_all_ranks._consolidates = True  # type: ignore[attr-defined]
+    setattr(client, call, save_of_all_ranks)
 
 
 # --------------------------------------------------------------------------------------------------------------- Local gradients
@@ -136,45 +128,30 @@ def _trainer_callback() -> Any:
 
 def _leave(_, bucket):  # type: ignore[no-untyped-def] # DistributedDataParallel takes annotations only if they are not texts
     """A communication hook that sends nothing."""
+    if isinstance(bucket, tuple):  # a gradient and its parameter, from the reducer in Python, which waits for nothing
+        return None
     done: "torch.futures.Future[torch.Tensor]" = torch.futures.Future()
     done.set_result(bucket.buffer())
     return done
 
 
 def _keep_local_in_model(model: torch.nn.Module) -> None:
-    wrapped = _find_wrapper(model)
-    if wrapped is None or wrapped in _kept_local:
-        return
-    try:
-        wrapped.register_comm_hook(None, _leave)
-    except RuntimeError as failure:
+    if any(type(one).__name__ == "FullyShardedDataParallel" for one in model.modules()):
         raise ValueError(
-            f"slamb: keep_gradients_local() was given a model that has a communication hook already, which averages gradients; "
-            f"leave that hook out ({failure})"
-        ) from None
-    _kept_local.add(wrapped)
-
-
-def _find_wrapper(model: torch.nn.Module) -> Optional[DistributedDataParallel]:
-    """The DistributedDataParallel around a model, within further wrappers; None if there is none.
-
-    :raises ValueError: if the model is in FullyShardedDataParallel
-    """
-    seen: list[Any] = []
-    one: Any = model
-    while isinstance(one, torch.nn.Module) and not any(one is other for other in seen):
-        if isinstance(one, DistributedDataParallel):
-            return one
-        if type(one).__name__ == "FullyShardedDataParallel":
+            "slamb: keep_gradients_local() was given a model in FullyShardedDataParallel, which must reduce gradients over its "
+            "ranks; give the optimizer process_group and shard_group in its place (docs/how-to/sharded.md)"
+        )
+    for wrapped in model.modules():  # within wrappers of others, or parts of a model
+        if not isinstance(wrapped, DistributedDataParallel) or wrapped in _kept_local:
+            continue
+        try:
+            wrapped.register_comm_hook(None, _leave)
+        except RuntimeError as failure:
             raise ValueError(
-                "slamb: keep_gradients_local() was given a model in FullyShardedDataParallel, which must reduce gradients over its "
-                "ranks; give the optimizer process_group and shard_group in its place (docs/how-to/sharded.md)"
-            )
-        seen.append(one)
-        # What torch.compile, Fabric, and other wrappers call the model within.
-        inner = (getattr(one, name, None) for name in ("_orig_mod", "_forward_module", "module"))
-        one = next((found for found in inner if isinstance(found, torch.nn.Module)), None)
-    return None
+                f"slamb: keep_gradients_local() was given a model that has a communication hook already, which averages gradients; "
+                f"leave that hook out ({failure})"
+            ) from None
+        _kept_local.add(wrapped)
 
 
 def _warn_of_clipping(client: str, setting: str, norm: Any, ranks: int) -> None:
@@ -187,38 +164,55 @@ def _warn_of_clipping(client: str, setting: str, norm: Any, ranks: int) -> None:
         )
 
 
-def _callback_of_trainer(trainer: Any) -> Any:
-    from transformers import TrainerCallback  # type: ignore[import-not-found, unused-ignore]
+def _has_callback(callbacks: Iterable[Any], name: str) -> bool:
+    return any(type(one).__module__ == __name__ and type(one).__name__.startswith(name) for one in callbacks)
 
-    of_trainer = weakref.ref(trainer)
 
-    class KeepGradientsLocalCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
+def _of_transformers(base: Any) -> Any:
+    class Callback(base):  # type: ignore[misc, unused-ignore]
         """The Trainer wraps the model when training begins."""
 
+        def __init__(self, trainer: Any) -> None:
+            self._trainer = trainer
+
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            client = of_trainer()
-            if client is None:
-                return
-            keep_gradients_local(client.model_wrapped)  # an engine of DeepSpeed too
+            keep_gradients_local(self._trainer.model_wrapped)  # an engine of DeepSpeed too
             _warn_of_clipping("the Trainer", "max_grad_norm", args.max_grad_norm, args.world_size)
 
-    return KeepGradientsLocalCallback()
+    return Callback
 
 
-def _callback_of_lightning(trainer: Any) -> Any:
-    packages = ("lightning.pytorch", "pytorch_lightning")
-    modules = (kind.__module__ for kind in type(trainer).__mro__)
-    package = next((name for module in modules for name in packages if module.startswith(name)), packages[0])
-    base: Any = importlib.import_module(f"{package}.callbacks").Callback
-
-    class KeepGradientsLocalCallback(base):  # type: ignore[misc, unused-ignore]
+def _of_lightning(base: Any) -> Any:
+    class Callback(base):  # type: ignore[misc, unused-ignore]
         """Lightning wraps the model in fit(). It registers the ddp_comm_hook of its strategy on GPUs only."""
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             keep_gradients_local(trainer.strategy.model)  # an engine of DeepSpeed too
             _warn_of_clipping("Lightning", "gradient_clip_val", trainer.gradient_clip_val, trainer.world_size)
 
-    return KeepGradientsLocalCallback()
+    return Callback
+
+
+# Callbacks of packages that are imported when they are used: the name of the class, the package, its base, and what makes it.
+_CALLBACKS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
+    "KeepGradientsLocalOfTransformers": ("transformers", "TrainerCallback", _of_transformers),
+    "KeepGradientsLocalOfLightning": ("lightning.pytorch.callbacks", "Callback", _of_lightning),
+    "KeepGradientsLocalOfPytorchLightning": ("pytorch_lightning.callbacks", "Callback", _of_lightning),
+}
+
+
+@functools.lru_cache(maxsize=None)
+def _class_of(name: str) -> Any:
+    package, base, make = _CALLBACKS[name]
+    made = make(getattr(importlib.import_module(package), base))
+    made.__name__ = made.__qualname__ = name
+    return made
+
+
+def __getattr__(name: str) -> Any:  # a pickled callback is found by its name
+    if name in _CALLBACKS:
+        return _class_of(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _keep_local_in_engine(engine: Any) -> None:

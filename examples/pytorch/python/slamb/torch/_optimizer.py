@@ -570,6 +570,11 @@ class Optimizer(torch.optim.Optimizer):
         self._take_over_moments(entries, is_loaded=True)
 
     @_exclusive
+    def _join_ranks(self) -> None:
+        """Joins the default group, if it was initialized after the construction, as the next call would."""
+        self._join()
+
+    @_exclusive
     def _import_frozen(
         self, entries: Sequence[Optional[dict[str, Any]]], steps: int, warm_up: int, intervals: Sequence[int]
     ) -> None:
