@@ -1,6 +1,7 @@
 """Lightning: the Trainer with automatic and manual optimization, and Fabric. Before a save, Lightning calls
 consolidate_state_dict() on all ranks by itself."""
 
+import pickle
 import warnings
 
 import lightning
@@ -164,6 +165,13 @@ def test_accumulated_gradients_resume_with_the_same_bits(tmp_path):
     options = {"accumulate_grad_batches": 2}
     whole = call(2, fit, Automatic, "lamb+int8", tmp_path, trainer=options)
     assert of_bits(whole) == of_bits(call(2, fit, Automatic, "lamb+int8", tmp_path, resume=True, seed=2, trainer=options))
+
+
+def test_the_callback_can_be_pickled_and_is_there_once():
+    trainer = slamb.torch.keep_gradients_local(slamb.torch.keep_gradients_local(lightning.Trainer(accelerator="cpu", logger=False)))
+    (ours,) = (one for one in trainer.callbacks if type(one).__module__.startswith("slamb"))
+    assert type(pickle.loads(pickle.dumps(ours))) is type(ours)
+    assert isinstance(ours, lightning.pytorch.callbacks.Callback)
 
 
 def warnings_of_clipping(name, folder):

@@ -24,7 +24,14 @@ from training import (
 )
 
 
-def train(name, folder, resume=False, seed=1, consolidates=True, is_averaged=False, arguments=None, **settings):
+class SaveLate(transformers.TrainerCallback):
+    """Decides to save after all other callbacks."""
+
+    def on_step_end(self, args, state, control, **_):
+        control.should_save = state.global_step == HALF
+
+
+def train(name, folder, resume=False, seed=1, consolidates=True, is_averaged=False, arguments=None, is_late=False, **settings):
     """Trains all steps, and saves every `HALF` steps in `folder`; or continues from the first save there."""
     from accelerate.state import AcceleratorState, PartialState
 
@@ -56,9 +63,11 @@ def train(name, folder, resume=False, seed=1, consolidates=True, is_averaged=Fal
         optimizers=(optimizer, make_schedule(optimizer)),
     )
     if not is_averaged:
-        assert slamb.torch.keep_gradients_local(trainer) is trainer
-    if consolidates:
+        assert slamb.torch.keep_gradients_local(trainer) is slamb.torch.keep_gradients_local(trainer) is trainer
+    for _ in range(2 if consolidates else 0):  # the second call does nothing
         slamb.torch.consolidate_on_save(trainer)
+    if is_late:
+        trainer.add_callback(SaveLate())
     trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-{HALF}" if resume else None)
     assert trainer.state.global_step == STEPS
     return {"parameters": bits(model), "steps": steps_taken(optimizer), "lr": optimizer.param_groups[0]["lr"]}
@@ -103,6 +112,12 @@ def test_the_state_of_rank_0_alone_is_refused(name, tmp_path):
     call(2, train, name, tmp_path, consolidates=False)
     with pytest.raises(AssertionError, match="rank0_of_2.*consolidate_state_dict"):
         call(2, train, name, tmp_path, resume=True, consolidates=False)
+
+
+def test_a_save_that_a_later_callback_decides_can_be_resumed(tmp_path):
+    options = {"is_late": True, "arguments": {"save_steps": 10**6}}
+    whole = call(2, train, "slamb", tmp_path, **options)
+    assert whole == call(2, train, "slamb", tmp_path, resume=True, seed=2, **options)
 
 
 @pytest.mark.parametrize("strategy", ["steps", "best"])

@@ -253,6 +253,25 @@ def within_other_wrappers_the_gradients_are_kept_local():
 
 
 @check(2)
+def parts_of_a_model_that_are_wrapped_keep_their_gradients_local():
+    class Two(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = DistributedDataParallel(make_model(1)), DistributedDataParallel(torch.nn.Linear(3, 3))
+
+        def forward(self, x):
+            return self.second(self.first(x))
+
+    model, alone = keep_gradients_local(Two()), Two()
+    for own, other in zip(model.parameters(), alone.parameters()):
+        other.data.copy_(own.data)
+    backward(model, 0)
+    with alone.first.no_sync(), alone.second.no_sync():
+        backward(alone, 0)
+    require_same_bits([p.grad for p in model.parameters()], [p.grad for p in alone.parameters()])
+
+
+@check(2)
 def a_model_that_cannot_keep_its_gradients_local_is_refused():
     model = DistributedDataParallel(make_model())
     model.register_comm_hook(None, compression_hook("int8"))
