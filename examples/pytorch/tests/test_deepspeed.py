@@ -451,6 +451,7 @@ def test_without_a_configuration_the_phase_must_be_that_of_the_warm_up(warm_up_s
 # ---------------------------------------------------------------------------------------------------------------------- Files
 
 
+@pytest.mark.skipif(torch.__version__.startswith("1."), reason="torch.load(weights_only=True) of torch 1 cannot read numbers")
 def test_the_folder_of_all_steps_or_of_one_and_the_file_are_found(tmp_path):
     saved = checkpoint()
     for tag, factor in (("global_step4", 1.0), ("other", 2.0)):

@@ -144,7 +144,7 @@ def load_deepspeed(
     loads a checkpoint, which has those of one rank alone. With fp16 or bf16 of DeepSpeed, the float32 copies become the
     parameters. Parameters are found by their order in the parameter groups, which take over lr, betas, eps and weight_decay.
 
-    :param checkpoint: DeepSpeed's folder, the folder or file of one step, or what torch.load() has returned
+    :param checkpoint: DeepSpeed's folder, the folder or file of one step (with PyTorch 2), or what torch.load() has returned
     :param model: has the optimizer's parameters, and takes over these and its buffers. None: it has them already
     :param tag: the name of the step's folder. None: that of the file "latest"
     :param from_other_ranks: continues with another number of ranks than the training had. The variance was frozen with the gradients of
