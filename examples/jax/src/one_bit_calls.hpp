@@ -168,27 +168,24 @@ class one_bit_calls final : public rank_calls {
     if (has_late_) on_.run(core::continue_late_variances<true, true>{&scalars_}, view, tables_.all_tiles());
   }
 
-  // z = min(q̄/q, 10⁶), q = ‖m‖/√n: l (9)
+  // z: l (9)
   void equalize_signals(const step_arrays& at, const one_bit_view& view) {
-    constexpr double largest = 1e6;
     const std::span<const core::segment> segments = tables_.tensors().segments();
-    std::vector<double> q(segments.size(), -1.0);  // negative: the tensor is sent whole
+    std::vector<double> squares(segments.size());  // ‖m‖²
+    core::equal_signals all;
     on_.run(core::norms_of_model{}, view, tables_.all_tiles(), on_.sums());
     const std::span<const std::size_t> first = tables_.tensors().first_tiles();
-    double mean = 0.0, count = 0.0;
+    const auto is_compressed = [&](std::size_t i) { return segments[i].size != 0 && !segments[i].dense; };
     for (std::size_t i = 0; i < segments.size(); ++i) {
-      if (segments[i].size == 0 || segments[i].dense) continue;
-      double square = 0.0;
+      if (!is_compressed(i)) continue;
       for (std::size_t tile = first[i]; tile < first[i + 1]; ++tile)
-        square += on_.sums()[tile * static_cast<std::size_t>(core::norms_of_model::sums) + 1];
-      q[i] = std::sqrt(square / static_cast<double>(segments[i].size));
-      mean += q[i];
-      count += 1.0;
+        squares[i] += on_.sums()[tile * static_cast<std::size_t>(core::norms_of_model::sums) + 1];
+      all.add(squares[i], segments[i].size);
     }
     float* const scales = signal_scales(at);
     for (std::size_t i = 0; i < segments.size(); ++i) {
-      if (q[i] < 0.0) continue;
-      const double z = q[i] > 0.0 ? std::min(mean / count / q[i], largest) : 1.0;
+      if (!is_compressed(i)) continue;
+      const double z = all.scale_of(squares[i], segments[i].size);
       scales[2 * i] = static_cast<float>(z);
       scales[2 * i + 1] = static_cast<float>(1.0 / z);
     }

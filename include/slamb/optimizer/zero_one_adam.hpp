@@ -358,10 +358,10 @@ class zero_one_adam_recipe final
     phase_.visit_state(part);
     steps_.visit_difference(part);
   }
-  // The schedules as after these steps. If they end the first phase, local steps begin in on_state_loaded().
   typename base::parts_of_past takes_of_past() const noexcept override {
     return {.intervals = phase_type::has_intervals};
   }
+  // The schedules as after these steps. If they end the first phase, local steps begin in on_state_loaded().
   void begin_after(const past_steps& past) override {
     resolve_last_step();
     const bool was_local = phase_.is_local();

@@ -1,8 +1,10 @@
 // Norms of parameters and state, for statistics and schedules. They wait for the device.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -50,8 +52,30 @@ statistics::norms_type norms_of(const optimizer_core& core, const any_view& mode
 /// @param model  as above
 double variance_norm(optimizer_core& core, const any_view& model);
 
-/// Calls set(tensor, z) for all compressed tensors, with z such that z ‖m‖/√n is equal in all: docs/algorithms/one_bit_lamb.md
-/// (9). z is bounded, because a momentum near 0 may grow again. Takes a collective of the shard group, if there is one.
+/// z of compressed tensors, such that z ‖m‖/√n is equal in all: docs/algorithms/one_bit_lamb.md (9). z is bounded, because a momentum
+/// near 0 may grow again.
+class equal_signals {
+ public:
+  /// Adds a tensor of n > 0 elements.
+  /// @param square  ‖m‖²
+  void add(double square, std::uint64_t n) {
+    sum_ += size_of(square, n);
+    count_ += 1.0;
+  }
+  /// z of one of them, when all have been added.
+  double scale_of(double square, std::uint64_t n) const {
+    constexpr double largest = 1e6;
+    const double q = size_of(square, n);
+    return q > 0.0 ? std::min(sum_ / count_ / q, largest) : 1.0;
+  }
+
+ private:
+  static double size_of(double square, std::uint64_t n) { return std::sqrt(square / static_cast<double>(n)); }
+
+  double sum_ = 0.0, count_ = 0.0;
+};
+
+/// Calls set(tensor, z) for all compressed tensors, with z of `equal_signals`. Takes a collective of the shard group, if there is one.
 /// @param model  as above
 void equalize_signals(optimizer_core& core, const any_view& model, function_ref<void(std::size_t, double)> set);
 

@@ -114,7 +114,7 @@ def setting(name: str, value: Any) -> Setting:
 
 def own_name(name: str) -> str:
     """The name of an argument here, for one of another library."""
-    return {"eps": "eps"}.get(name) or _ALIASES.get(name, name)
+    return name if name == "eps" else _ALIASES.get(name, name)
 
 
 def settings_by_own_names(constructor: Any, arguments: dict[str, Any], others: dict[str, Any]) -> dict[str, Setting]:

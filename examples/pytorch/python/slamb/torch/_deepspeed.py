@@ -642,6 +642,6 @@ def _intervals(entries: Sequence[Optional[dict[str, Any]]], is_local: bool) -> t
         if entry and (float(entry.get("lrs", 0.0)) != 0.0 or accumulated is not None and bool(accumulated.any())):
             raise ValueError(
                 f"slamb: the checkpoint was saved between two exchanges of 0/1 Adam, when each rank had parameters of its own, and it "
-                f"has those of one rank; load one whose step is a multiple of local_step_interval = {next(iter(seen))[2]}"
+                f"has those of one rank; load one whose step is a multiple of local_step_interval = {one[2]}"
             )
-    return next(iter(seen))
+    return one

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "slamb/detail/exchange/norms.hpp"
@@ -31,25 +31,17 @@ SLAMB_DECL double variance_norm(optimizer_core& core, const any_view& model) {
 
 SLAMB_DECL void equalize_signals(optimizer_core& core, const any_view& model,
                                  function_ref<void(std::size_t, double)> set) {
-  constexpr double largest_signal_scale = 1e6;
-  double mean = 0.0, count = 0.0;
-  const auto size_of = [&core](std::size_t i, const double* squares) {  // ‖m‖/√n; negative: the tensor is sent whole
-    const segment& s = std::as_const(core.tensors).segments()[i];
-    return s.whole_size == 0 || s.dense ? -1.0 : std::sqrt(squares[1] / static_cast<double>(s.whole_size));
-  };
+  equal_signals all;
+  const std::span<const segment> tensors = std::as_const(core.tensors).segments();
+  const auto is_compressed = [&tensors](std::size_t i) { return tensors[i].whole_size != 0 && !tensors[i].dense; };
   core.on().run(norms_of_model{}, unskipped(model), core.all_tiles(), core.sums());
   core.visit_whole_sums(
       norms_of_model::sums,
       [&](std::size_t i, const double* squares) {
-        const double q = size_of(i, squares);
-        if (q < 0.0) return;
-        mean += q;
-        count += 1.0;
+        if (is_compressed(i)) all.add(squares[1], tensors[i].whole_size);
       },
       [&](std::size_t i, const double* squares) {
-        const double q = size_of(i, squares);
-        if (q < 0.0) return;
-        set(i, q > 0.0 ? std::min(mean / count / q, largest_signal_scale) : 1.0);
+        if (is_compressed(i)) set(i, all.scale_of(squares[1], tensors[i].whole_size));
       });
 }
 
