@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import slamb.jax
-from training import make_gradients, make_optimizer, make_parameters, make_step, place
+from training import ADAPT, MASK, make_gradients, make_optimizer, make_parameters, make_step, place, train
 
 
 def trace(tx, mesh, params=None, state=None, gradients=None, specs=None, check_vma=True):
@@ -31,9 +31,17 @@ def trace(tx, mesh, params=None, state=None, gradients=None, specs=None, check_v
     "arguments, kind, message",
     [
         ({"compressor": "int5"}, ValueError, "compressor is 'int5', but it must be one of (None, 'sign', 'int8', 'int4')"),
-        ({"learning_rate": "fast"}, TypeError, "learning_rate is 'fast', but it must be a number"),
-        ({"learning_rate": -1.0}, ValueError, "learning_rate is -1.0, but it must be a finite number ≥ 0"),
-        ({"weight_decay": np.nan}, ValueError, "weight_decay is nan, but it must be a finite number ≥ 0"),
+        ({"learning_rate": "fast"}, TypeError, "learning_rate is 'fast', but it must be a finite float32 ≥ 0, or a function"),
+        ({"learning_rate": None}, TypeError, "learning_rate is None, but it must be a finite float32 ≥ 0, or a function"),
+        ({"learning_rate": -1.0}, ValueError, "learning_rate is -1.0, but it must be a finite float32 ≥ 0, or a function"),
+        ({"learning_rate": 1e39}, ValueError, "learning_rate is 1e+39, but it must be a finite float32 ≥ 0, or a function"),
+        ({"b1": 1.0}, ValueError, "b1 is 1.0, but it must be in [0, 1)"),
+        ({"b2": np.nan}, ValueError, "b2 is nan, but it must be in [0, 1)"),
+        ({"eps": 0.0}, ValueError, "eps is 0.0, but it must be a float32 of at least 1.2e-38"),
+        ({"weight_decay": np.nan}, ValueError, "weight_decay is nan, but it must be a finite float32 ≥ 0"),
+        ({"weight_decay": 1e39}, ValueError, "weight_decay is 1e+39, but it must be a finite float32 ≥ 0"),
+        ({"max_gradient_norm": 0}, ValueError, "max_gradient_norm is 0, but it must be a finite float32 > 0, or None"),
+        ({"max_gradient_norm": np.inf}, ValueError, "max_gradient_norm is inf, but it must be a finite float32 > 0, or None"),
         ({"axis_name": ("a", "b")}, TypeError, "axis_name is ('a', 'b'), but it must be the name of one axis"),
         ({"seed": -1}, ValueError, "seed is -1, but it must be in [0, 18446744073709551615]"),
         ({"seed": 1.5}, TypeError, "seed is 1.5, but it must be an integer"),
@@ -49,8 +57,9 @@ def test_arguments(arguments, kind, message):
     "arguments, kind, message",
     [
         ({"warm_up_steps": 0}, ValueError, "warm_up_steps is 0, but it must be in [1, 2147483647]"),
-        ({"update_bound": 0}, ValueError, "update_bound is 0, but it must be > 0, or 'adam', or None for no bound"),
-        ({"update_bound": "lamb"}, TypeError, "update_bound is 'lamb', but it must be a number"),
+        ({"update_bound": 0}, ValueError, "update_bound is 0, but it must be a finite float32 > 0, or 'adam', or None for no bound"),
+        ({"update_bound": np.inf}, ValueError, "update_bound is inf, but it must be a finite float32 > 0, or 'adam', or None"),
+        ({"update_bound": "lamb"}, TypeError, "update_bound is 'lamb', but it must be a finite float32 > 0, or 'adam', or None"),
         ({"compressor": "int4"}, TypeError, "unexpected keyword argument 'compressor'"),
     ],
 )
@@ -63,15 +72,13 @@ def test_arguments_of_one_bit_optimizers(arguments, kind, message):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"b1": 1.0}, "beta1"),
-        ({"b2": 1.5}, "beta2"),
-        ({"eps": 0.0}, "epsilon"),
-        ({"max_gradient_norm": 0.0}, "max_gradient_norm"),
-        ({"mask": {"matrix": True}}, "mask is {'matrix': True}, but it must be a pytree of bools as the parameters are"),
-        ({"compress": lambda params: 1}, "compress is 1, but it must be a pytree of bools"),
+        ({"mask": {"matrix": True}}, "mask must be a pytree as params is, but it has no mask['bias'] and lacks 3 more"),
+        ({"adapt": {**ADAPT, "more": True}}, "adapt must be a pytree as params is, but it has adapt['more'], which params has not"),
+        ({"mask": {**MASK, "bias": 1}}, "mask['bias'] is 1, but it must be True or False"),
+        ({"compress": lambda params: 1}, "compress must be a pytree as params is, but it has no compress['bias'] and lacks 4 more"),
     ],
 )
-def test_options_are_checked_before_the_first_step(mesh, arguments, message):
+def test_masks_are_checked_before_the_first_step(mesh, arguments, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         slamb.jax.lamb(0.01, **arguments).init(make_parameters(), mesh)
 
@@ -98,17 +105,27 @@ def test_gradients_that_do_not_fit(mesh):
     with pytest.raises(ValueError, match=re.escape("gradients['bias'] has shape (30,), but params['bias'] has (31,)")):
         trace(tx, mesh, gradients={**gradients, "bias": gradients["bias"][:, 1:]})
     del gradients["bias"]
-    with pytest.raises(ValueError, match="but they must be as the parameters: PyTreeDef"):
+    with pytest.raises(ValueError, match=re.escape("gradients must be a pytree as params is, but it has no gradients['bias']")):
         trace(tx, mesh, gradients=gradients)
+
+
+def test_a_tree_of_other_containers(mesh):
+    tx = slamb.jax.lamb(0.01, mask=[True, True])
+    with pytest.raises(ValueError, match=re.escape("but it is PyTreeDef([*, *]) in place of PyTreeDef((*, *))")):
+        tx.init((np.zeros(3, np.float32), np.zeros(4, np.float32)), mesh)
 
 
 def test_the_state_of_another_optimizer(mesh):
     params = place(make_parameters(), mesh)
-    dense = make_optimizer("lamb", None).init(params)
-    with pytest.raises(ValueError, match=re.escape("state.worker_error is float32[1, 0] on this rank, but for these parameters")):
-        trace(make_optimizer("lamb", "int4"), mesh, state=dense)
+    dense = make_optimizer("lamb", None)
+    with pytest.raises(ValueError, match=re.escape("state.worker_error is float32[0, 0] on this rank, but for these parameters")):
+        trace(make_optimizer("lamb", "int4"), mesh, state=dense.init(params), specs=dense.specs)
     with pytest.raises(TypeError, match="the state is a tuple, but it must be the State that init"):
         trace(make_optimizer("lamb", "int4"), mesh, state=(), specs=())
+    alone = make_optimizer("lamb", None, axis_name=None)
+    state = alone.init(make_parameters())._replace(count=3)
+    with pytest.raises(ValueError, match=re.escape("state.count is int[] on this rank, but for these parameters, options and 1")):
+        alone.step(make_parameters(), state, make_parameters())
 
 
 def test_the_state_of_another_number_of_ranks(mesh):
@@ -134,6 +151,10 @@ def test_a_step_without_the_axis():
         tx.init(params)
     with pytest.raises(ValueError, match=re.escape("The axes of the given mesh are ('devices',)")):
         tx.init(params, mesh)
+    with pytest.raises(TypeError, match="mesh is 'ranks', but it must be a jax.sharding.Mesh"):
+        tx.init(params, "ranks")
+    with pytest.raises(TypeError, match="ranks is 2.5, but it must be an integer"):
+        tx.sent_bytes(params, 2.5)
     gradients = jax.tree.map(lambda g: g[0], make_gradients(1)[0])
     with pytest.raises(ValueError, match=re.escape("step() was called without the axis 'ranks', over which ranks exchange")):
         jax.jit(tx.step)(gradients, make_optimizer("lamb", None, axis_name=None).init(params), params)
@@ -160,8 +181,9 @@ def test_gradients_that_jax_has_added_up(mesh):
         )
         return jax.jit(mapped)(params, tx.init(params), batch)[0]
 
-    with pytest.raises(ValueError, match=re.escape("Take it at tx.local(params)")):
+    with pytest.raises(ValueError, match=re.escape("gradients['bias'] is the same on all ranks of the axis 'ranks'")) as found:
         traced(local=False)
+    assert "Take it at tx.local(params)" in str(found.value)
     # Without the check of varying axes, and with tx.local, gradients are the rank's own: here the batch.
     expected, _ = make_step(tx, mesh)(place(make_parameters(), mesh), tx.init(params), batch)
     for its in (traced(local=True), traced(local=True, check_vma=False), traced(local=False, check_vma=False)):
@@ -173,10 +195,25 @@ def test_a_learning_rate_that_is_no_scalar(mesh):
         trace(slamb.jax.lamb(lambda count: jnp.ones(2)), mesh)
 
 
+def test_a_learning_rate_that_ranks_do_not_share(mesh):
+    tx = slamb.jax.lamb(lambda count: 0.01 * jax.lax.axis_index("ranks"), compressor="int4")
+    with pytest.raises(ValueError, match=re.escape("learning_rate may differ along the axis 'ranks' of the mesh")):
+        trace(tx, mesh)
+
+
+@pytest.mark.parametrize("recipe, compressor", [("lamb", None), ("adamw", "int8"), ("one_bit_adam", None)])
+@pytest.mark.parametrize("rate", [jnp.nan, jnp.inf, -0.01])
+def test_a_schedule_that_returns_no_learning_rate(mesh, recipe, compressor, rate):
+    options = {"warm_up_steps": 1} if recipe == "one_bit_adam" else {"compressor": compressor}
+    tx = getattr(slamb.jax, recipe)(lambda count: jnp.float32(rate), **options)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="the learning rate is .*(nan|inf|-0.01.*), but it must be a finite number"):
+        train(tx, mesh, make_parameters(), make_gradients(1))
+
+
 def test_devices_that_are_not_the_host(mesh):
     device = types.SimpleNamespace(platform="cuda")
     other = types.SimpleNamespace(shape={"ranks": 1}, devices=np.array([device]))
-    with pytest.raises(ValueError, match="the mesh has devices of the platform 'cuda', but slamb.jax computes in host memory"):
+    with pytest.raises(ValueError, match="the mesh is on devices of the platform 'cuda', but slamb.jax computes in host memory"):
         slamb.jax.lamb(0.01).init(make_parameters(), other)
 
 

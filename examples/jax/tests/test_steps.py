@@ -1,6 +1,7 @@
 """What a step does beside its numbers: skipped steps, saved states, memory, one rank, and use with optax."""
 
 import math
+import pickle
 import re
 import socket
 import subprocess
@@ -321,3 +322,101 @@ def test_the_bound_of_updates(mesh, bound):
     history, _ = train(tx, mesh, params, gradients)
     moved = np.abs(joined(history[3]) - joined(history[2])).max() / RATE
     assert moved == pytest.approx(0.5, rel=1e-3) if bound == 0.5 else moved > 10
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("recipe, compressor", OPTIMIZERS)
+def test_another_axis_may_be_automatic(kind, recipe, compressor):
+    tx = make(recipe, compressor)
+    params, gradients = make_parameters(), make_gradients(4, ranks=2)
+    two = jax.make_mesh((2,), ("ranks",), devices=jax.devices()[:2])
+    expected, _ = train(tx, two, params, gradients)
+    both = jax.make_mesh((2, 2), ("ranks", "model"), axis_types=(kind, kind))
+    step = jax.jit(
+        jax.shard_map(
+            lambda params, state, its: tx.step(jax.tree.map(lambda g: g[0], its), state, params),
+            mesh=both,
+            in_specs=(P(), tx.specs, P("ranks")),
+            out_specs=(P(), tx.specs),
+            axis_names={"ranks"},
+        )
+    )
+    at = place(params, both)
+    state = tx.init(at)
+    for its in gradients:
+        at, state = step(at, state, place(its, both, P("ranks")))
+    assert joined(jax.tree.map(common_value, at)).tobytes() == joined(expected[-1]).tobytes()
+
+
+@pytest.mark.parametrize("recipe, compressor", OPTIMIZERS)
+def test_a_step_is_compiled_once(recipe, compressor):
+    mesh = jax.make_mesh((4,), ("ranks",), axis_types=(AxisType.Auto,))
+    tx = make(recipe, compressor)
+    step = make_step(tx, mesh)
+    params = place(make_parameters(), mesh)
+    state = tx.init(params)
+    for its in make_gradients(3):
+        params, state = step(params, state, place(its, mesh, P("ranks")))
+    assert step._cache_size() == 1
+
+
+def test_masks_may_be_of_numpy(mesh):
+    by_rank = make_optimizer("lamb", "int4", mask=lambda params: jax.tree.map(lambda p: np.greater(p.ndim, 1), params))
+    by_name = make_optimizer("lamb", "int4", mask={name: np.ndim(value) > 1 for name, value in make_parameters().items()})
+    one, other = (train(tx, mesh, make_parameters(), make_gradients(2))[0] for tx in (by_rank, by_name))
+    assert joined(one[-1]).tobytes() == joined(other[-1]).tobytes()
+
+
+def test_the_learning_rate_may_be_an_array_of_the_program(mesh):
+    params, gradients = place(make_parameters(), mesh), make_gradients(1)
+    expected, _ = train(slamb.jax.lamb(RATE, compressor="int4"), mesh, make_parameters(), gradients)
+
+    def step(params, state, gradients, rate):
+        tx = slamb.jax.lamb(rate, compressor="int4")
+        return tx.step(jax.tree.map(lambda g: g[0], gradients), state, params)
+
+    tx = slamb.jax.lamb(0.0, compressor="int4")
+    mapped = jax.shard_map(step, mesh=mesh, in_specs=(P(), tx.specs, P("ranks"), P()), out_specs=(P(), tx.specs))
+    after, _ = jax.jit(mapped)(params, tx.init(params), place(gradients[0], mesh, P("ranks")), jnp.float32(RATE))
+    assert joined(jax.tree.map(common_value, after)).tobytes() == joined(expected[-1]).tobytes()
+
+
+def test_a_saved_state_is_restored(mesh):
+    tx = make("one_bit_lamb", None)
+    params, gradients = make_parameters(), make_gradients(6)
+    expected, _ = train(tx, mesh, params, gradients)
+    history, states = train(tx, mesh, params, gradients[:3])
+    saved = pickle.loads(pickle.dumps((history[-1], states[-1])))
+    at = place(saved[0], mesh)
+    state = tx.restore(saved[1], at)
+    step = make_step(tx, mesh)
+    for its in gradients[3:]:
+        at, state = step(at, state, place(its, mesh, P("ranks")))
+    assert joined(jax.tree.map(common_value, at)).tobytes() == joined(expected[-1]).tobytes()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_state_of_other_ranks_is_restored_without_errors(mesh, ranks):
+    tx = make_optimizer("lamb", "int4")
+    _, states = train(tx, mesh, make_parameters(), make_gradients(3))
+    few = jax.make_mesh((ranks,), ("ranks",), devices=jax.devices()[:ranks])
+    params = place(make_parameters(), few)
+    with pytest.raises(ValueError, match=re.escape("if it is of another number of ranks, pass resets_errors=True")):
+        tx.restore(states[-1], params)
+    state = tx.restore(states[-1], params, resets_errors=True)
+    for name in ("count", "momentum", "variance"):
+        assert np.array(getattr(state, name)).tobytes() == np.array(getattr(states[-1], name)).tobytes()
+    assert not np.any(state.worker_error) and not np.any(state.server_error) and np.any(states[-1].worker_error)
+    make_step(tx, few)(params, state, place(make_gradients(1, ranks=ranks)[0], few, P("ranks")))
+
+
+def test_a_state_of_other_parameters_is_not_restored(mesh):
+    tx = make_optimizer("lamb", "int4")
+    state = tx.init(make_parameters(), mesh)
+    fewer = slamb.jax.lamb(0.01, compressor="int4")
+    with pytest.raises(ValueError, match=re.escape("state.momentum is float32[9696], but for these parameters and options it must")):
+        fewer.restore(state, {"bias": np.zeros(31, np.float32)}, mesh)
+    with pytest.raises(TypeError, match=re.escape("the saved state is a list, but it must be a State: slamb.jax.State(*arrays)")):
+        tx.restore(list(state), make_parameters(), mesh)
+    with pytest.raises(ValueError, match=re.escape("state.count is int[], but for these parameters and options it must be int32[]")):
+        tx.restore(state._replace(count=3), make_parameters(), mesh)

@@ -4,7 +4,7 @@ import os
 import sys
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ.pop("XLA_FLAGS", None)
+os.environ["XLA_FLAGS"] = "--xla_cpu_collective_call_terminate_timeout_seconds=600"
 
 import jax
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-import operator
-from typing import Literal, Optional, Union
+from typing import Callable, Literal, Optional, Union
 
-from slamb.jax._step import Learning, Mask, Optimizer, Settings
+import jax
+import numpy as np
+
+from slamb.jax._step import Learning, Mask, Optimizer, Settings, integer_in
 
 Bound = Union[None, float, Literal["adam"]]
+FLOAT32 = np.finfo(np.float32)
 COMPRESSORS = (None, "sign", "int8", "int4")
 
 
@@ -17,9 +20,9 @@ def adamw(
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-8,
+    *,
     weight_decay: float = 0.01,
     mask: Mask = None,
-    *,
     compressor: Optional[str] = None,
     axis_name: Optional[str] = "ranks",
     compress: Mask = None,
@@ -29,7 +32,8 @@ def adamw(
 ) -> Optimizer:
     """AdamW, for ranks that exchange their gradients dense or compressed.
 
-    :param learning_rate: a number, or a function of the number of steps so far, as the schedules of optax are
+    :param learning_rate: a number, an array of one, or a function of the number of steps so far, as the schedules of optax are
+    :param weight_decay: decoupled; optax has 1e-4 for AdamW and 0 for LAMB
     :param mask: which tensors have weight decay: a tree of bools like the parameters, or a function of the parameters that returns
         one; None: all
     :param compressor: "sign" (1 bit an element), "int4", "int8", or None for floats. A single rank compresses nothing
@@ -48,9 +52,9 @@ def lamb(
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-6,
+    *,
     weight_decay: float = 0.01,
     mask: Mask = None,
-    *,
     compressor: Optional[str] = None,
     axis_name: Optional[str] = "ranks",
     adapt: Mask = None,
@@ -71,9 +75,9 @@ def one_bit_adam(
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-8,
+    *,
     weight_decay: float = 0.01,
     mask: Mask = None,
-    *,
     warm_up_steps: int,
     axis_name: Optional[str] = "ranks",
     compress: Mask = None,
@@ -95,9 +99,9 @@ def one_bit_lamb(
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-8,
+    *,
     weight_decay: float = 0.01,
     mask: Mask = None,
-    *,
     warm_up_steps: int,
     axis_name: Optional[str] = "ranks",
     adapt: Mask = None,
@@ -115,18 +119,18 @@ def _make(recipe: str, arguments: dict) -> Optimizer:
     if compressor not in COMPRESSORS:
         raise ValueError(f"compressor is {compressor!r}, but it must be one of {COMPRESSORS}")
     learning_rate = arguments["learning_rate"]
-    if not callable(learning_rate):
-        _require_number("learning_rate", learning_rate)
-    for name in ("b1", "b2", "eps", "weight_decay"):
-        _require_number(name, arguments[name])
+    if not callable(learning_rate) and not isinstance(learning_rate, jax.Array):
+        _require("learning_rate", learning_rate, "a finite float32 ≥ 0, or a function of the number of steps", lambda x: x >= 0)
+    for name in ("b1", "b2"):
+        _require(name, arguments[name], "in [0, 1)", lambda x: 0 <= x < 1)
+    _require("eps", arguments["eps"], "a float32 of at least 1.2e-38", lambda x: x >= FLOAT32.tiny)
+    _require("weight_decay", arguments["weight_decay"], "a finite float32 ≥ 0", lambda x: x >= 0)
     norm = arguments.get("max_gradient_norm")
     if norm is not None:
-        _require_number("max_gradient_norm", norm)
+        _require("max_gradient_norm", norm, "a finite float32 > 0, or None for no clipping", lambda x: x > 0)
     bound = arguments.get("update_bound")
     if bound is not None and bound != "adam":
-        _require_number("update_bound", bound)
-        if bound == 0:
-            raise ValueError("update_bound is 0, but it must be > 0, or 'adam', or None for no bound")
+        _require("update_bound", bound, "a finite float32 > 0, or 'adam', or None for no bound", lambda x: x > 0)
     axis_name = arguments["axis_name"]
     if axis_name is not None and not isinstance(axis_name, str):
         raise TypeError(f"axis_name is {axis_name!r}, but it must be the name of one axis, or None for a single rank")
@@ -138,29 +142,20 @@ def _make(recipe: str, arguments: dict) -> Optimizer:
         eps=float(arguments["eps"]),
         weight_decay=float(arguments["weight_decay"]),
         max_gradient_norm=math.inf if norm is None else float(norm),
-        seed=_integer("seed", arguments.get("seed", 0), 0, 2**64 - 1),
-        threads=_integer("threads", arguments["threads"], 1, 4096),
-        warm_up_steps=_integer("warm_up_steps", arguments.get("warm_up_steps", 1), 1, 2**31 - 1),
+        seed=integer_in("seed", arguments.get("seed", 0), 0, 2**64 - 1),
+        threads=integer_in("threads", arguments["threads"], 1, 4096),
+        warm_up_steps=integer_in("warm_up_steps", arguments.get("warm_up_steps", 1), 1, 2**31 - 1),
         update_bound=math.inf if bound is None else 0.0 if bound == "adam" else float(bound),
     )
     masks = {name: arguments.get(name) for name in ("mask", "adapt", "compress")}
     return Optimizer(settings, learning_rate, axis_name, masks)
 
 
-def _require_number(name: str, value: object) -> None:
+def _require(name: str, value: object, right: str, is_right: Callable[[float], bool]) -> None:
     try:
-        is_number = math.isfinite(value) and value >= 0
+        math.isfinite(value)  # of text, float() would be a number
+        number = float(value)
     except TypeError:
-        raise TypeError(f"{name} is {value!r}, but it must be a number") from None
-    if not is_number:
-        raise ValueError(f"{name} is {value!r}, but it must be a finite number ≥ 0")
-
-
-def _integer(name: str, value: object, least: int, most: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is {value!r}, but it must be an integer") from None
-    if not least <= number <= most:
-        raise ValueError(f"{name} is {number}, but it must be in [{least}, {most}]")
-    return number
+        raise TypeError(f"{name} is {value!r}, but it must be {right}") from None
+    if not (abs(number) <= float(FLOAT32.max) and is_right(number)):
+        raise ValueError(f"{name} is {value!r}, but it must be {right}")

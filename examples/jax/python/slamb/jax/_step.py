@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable, Mapping
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from slamb.jax._library import Sizes, sizes_of
 
 Tree = Any  # a pytree
-Learning = Union[float, Callable[[jax.Array], Any]]
+Learning = Union[float, jax.Array, Callable[[jax.Array], Any]]
 Mask = Union[None, Tree, Callable[[Tree], Tree]]
 
 
@@ -61,7 +64,8 @@ class Optimizer:
     @property
     def specs(self) -> State:
         """The PartitionSpecs of a state, for `in_specs` and `out_specs` of `jax.shard_map`."""
-        own = PartitionSpec() if self._axis_name is None else PartitionSpec(self._axis_name)
+        has_rows = self._axis_name is not None and self._settings.compressor is not None
+        own = PartitionSpec(self._axis_name) if has_rows else PartitionSpec()
         return State(*[PartitionSpec()] * 7, own, own)
 
     def init(self, params: Tree, mesh: Optional[jax.sharding.Mesh] = None) -> State:
@@ -82,7 +86,7 @@ class Optimizer:
 
         def zeros() -> State:
             state = State(*[jnp.zeros(shape, jnp.float32 if shape else jnp.int32) for shape in shapes])
-            if is_inside:
+            if is_inside and self.specs.worker_error != PartitionSpec():
                 own = {name: _varying(getattr(state, name), (self._axis_name,)) for name in ("worker_error", "server_error")}
                 state = state._replace(**own)
             if state.ratios.size > 0:
@@ -96,6 +100,37 @@ class Optimizer:
         # Within jax.jit, the types of arrays on an explicit axis say where they are.
         is_explicit = isinstance(mesh, jax.sharding.AbstractMesh) and AxisType.Explicit in mesh.axis_types
         return zeros() if is_inside else jax.jit(zeros, out_shardings=placed)()
+
+    def restore(self, saved: State, params: Tree, mesh: Optional[jax.sharding.Mesh] = None, *, resets_errors: bool = False) -> State:
+        """A saved state, distributed over the mesh as `init` does it.
+
+        :param saved: the state of this optimizer for parameters of these sizes, as arrays of NumPy or JAX. A state does not
+            say of which optimizer it is
+        :param params, mesh: as of `init`
+        :param resets_errors: if the state is of another number of ranks, compression errors begin with 0; else it is refused
+        :raises ValueError, TypeError: as `init`, or if the state is of other parameters or of another number of ranks
+        """
+        fresh = self.init(params, mesh)
+        if not isinstance(saved, State):
+            raise TypeError(f"the saved state is a {type(saved).__name__}, but it must be a State: slamb.jax.State(*arrays)")
+        restored = []
+        for name, old, new in zip(State._fields, saved, fresh):
+            its, its_type = np.shape(old), getattr(old, "dtype", type(old).__name__)
+            if its == new.shape and its_type == new.dtype:
+                restored.append(jax.device_put(old, new.sharding))
+            elif name not in ("worker_error", "server_error") or its_type != new.dtype:
+                raise ValueError(
+                    f"state.{name} is {its_type}{list(its)}, but for these parameters and options it must be "
+                    f"{new.dtype}{list(new.shape)}"
+                )
+            elif resets_errors:
+                restored.append(new)
+            else:
+                raise ValueError(
+                    f"state.{name} is {its_type}{list(its)}, but for these parameters and ranks it must be {new.dtype}"
+                    f"{list(new.shape)}; if it is of another number of ranks, pass resets_errors=True: then errors begin with 0"
+                )
+        return State(*restored)
 
     def local(self, params: Tree) -> Tree:
         """The parameters, marked as this rank's, so that `jax.grad` returns the gradient of this rank. Without it
@@ -132,11 +167,12 @@ class Optimizer:
         self._require_state(state, sizes, ranks, len(leaves))
         self._require_axes(gradients, state, params)
         if ranks > 1:
-            self._require_own(own)
+            self._require_own(gradients)
         rate = self._learning_rate(state.count) if callable(self._learning_rate) else self._learning_rate
         rate = jnp.asarray(rate, jnp.float32)
         if rate.shape != ():
             raise ValueError(f"the learning rate has shape {rate.shape}, but it must be a scalar")
+        _require_axes_in(frozenset(), learning_rate=rate, advice="make it of what all ranks have, as by jax.lax.pmean")
         call = _Call(text, sizes, ranks, axis_name, rate)
         if not self._compresses(ranks):
             after, leaves = call.by_sums(state, leaves, own)
@@ -157,7 +193,7 @@ class Optimizer:
         :raises ValueError, TypeError: as `init`
         """
         leaves = _parameters(params)
-        sizes = sizes_of(self._text(params, ranks))
+        sizes = sizes_of(self._text(params, integer_in("ranks", ranks, 1, 2**31 - 1)))
         floats = sizes.dense if self._compresses(ranks) else sum(leaf.size for leaf in leaves)
         return 2 * (ranks - 1) * sizes.message + 8 * floats * (ranks - 1) // ranks
 
@@ -166,24 +202,22 @@ class Optimizer:
 
     def _mesh_of(self, leaves: list[Any], mesh: Optional[jax.sharding.Mesh]) -> Optional[jax.sharding.Mesh]:
         axis_name = self._axis_name
+        if mesh is not None and not isinstance(getattr(mesh, "shape", None), Mapping):
+            raise TypeError(f"mesh is {mesh!r}, but it must be a jax.sharding.Mesh")
         if axis_name is None:
+            _require_host("params are", _devices_of(leaves))
             return None
         meshes = [mesh] if mesh is not None else [*_meshes_of(leaves), _current_mesh()]
         for found in meshes:
             if axis_name not in found.shape:
                 continue
-            if isinstance(found, jax.sharding.AbstractMesh):
-                return found
-            if (platform := found.devices.flat[0].platform) != "cpu":
-                raise ValueError(
-                    f"the mesh has devices of the platform {platform!r}, but slamb.jax computes in host memory: make it "
-                    f"of jax.devices('cpu')"
-                )
+            if not isinstance(found, jax.sharding.AbstractMesh):
+                _require_host("the mesh is", found.devices.flat)
             return found
         raise ValueError(
-            f"init() found no mesh with the axis {axis_name!r}; pass mesh=, or put the parameters on one by "
-            f"jax.device_put(params, NamedSharding(mesh, PartitionSpec())), or construct the optimizer with axis_name=None for a "
-            f"single rank" + (f". The axes of the given mesh are {tuple(mesh.shape)}" if mesh is not None else "")
+            f"init() found no mesh with the axis {axis_name!r}; pass mesh=, which it always needs within jax.jit; or put the "
+            f"parameters on one by jax.device_put(params, NamedSharding(mesh, PartitionSpec())), or construct the optimizer with "
+            f"axis_name=None for a single rank" + (f". The axes of the given mesh are {tuple(mesh.shape)}" if mesh is not None else "")
         )
 
     # The settings as src/settings.hpp reads them.
@@ -200,6 +234,8 @@ class Optimizer:
     def _shapes(self, sizes: Sizes, ranks: int, rows: int, tensors: int) -> State:
         codes = (sizes.state, sizes.codes) if self._compresses(ranks) else (0, 0)
         ratios = (2, tensors if sizes.ratios > 0 else 0, 2)
+        if self._settings.compressor is None:
+            rows = 0
         return State((), (), (), (sizes.state,), (sizes.state,), (sizes.fresh,), ratios, (rows, codes[0]), (rows, codes[1]))
 
     def _require_state(self, state: State, sizes: Sizes, ranks: int, tensors: int) -> None:
@@ -208,12 +244,13 @@ class Optimizer:
             raise TypeError(f"the state is a {type(state).__name__}, but it must be the State that init() or step() returned")
         for name, array, shape in zip(State._fields, state, expected):
             dtype = jnp.int32 if shape == () else jnp.float32
-            if array.shape == shape and array.dtype == dtype:
+            its, its_type = np.shape(array), getattr(array, "dtype", type(array).__name__)
+            if its == shape and its_type == dtype:
                 continue
             raise ValueError(
-                f"state.{name} is {array.dtype}{list(array.shape)} on this rank, but for these parameters, options and {ranks} "
-                f"ranks it must be {jnp.dtype(dtype).name}{list(shape)}; pass the state that init() returned for them, and give "
-                f"jax.shard_map the specs of the optimizer for it: in_specs=(…, tx.specs, …)"
+                f"state.{name} is {its_type}{list(its)} on this rank, but for these parameters, options and {ranks} "
+                f"ranks it must be {jnp.dtype(dtype).name}{list(shape)}; pass the state that init() or restore() returned for "
+                f"them, and give jax.shard_map the specs of the optimizer for it: in_specs=(…, tx.specs, …)"
             )
 
     # Where JAX knows on which axes values vary: parameters and moments must be equal on all devices, and the rest on all of a rank.
@@ -228,15 +265,16 @@ class Optimizer:
         _require_axes_in(own, gradients=gradients, advice="average them over the other axes by jax.lax.pmean")
 
     # Gradients that vary on no axis have been added up.
-    def _require_own(self, gradients: list[jax.Array]) -> None:
+    def _require_own(self, gradients: Tree) -> None:
         if not _varies(jax.lax.axis_index(self._axis_name), self._axis_name):
             return
-        for gradient in gradients:
+        for path, gradient in jax.tree_util.tree_leaves_with_path(gradients):
             if not _varies(gradient, self._axis_name):
                 raise ValueError(
-                    f"a gradient is the same on all ranks of the axis {self._axis_name!r}, so compressing it would save nothing: "
-                    f"jax.grad has added up the gradients of all ranks, because the parameters are the same on all. Take it at "
-                    f"tx.local(params), and leave out jax.lax.pmean of the gradients"
+                    f"gradients{jax.tree_util.keystr(path)} is the same on all ranks of the axis {self._axis_name!r}, but must be "
+                    f"each rank's own: jax.grad has added up the gradients of all ranks, because the parameters are the same on "
+                    f"all. Take it at tx.local(params), and leave out jax.lax.pmean of the gradients. Mark a constant, as the zero "
+                    f"gradient of a frozen parameter, by tx.local too"
                 )
 
 
@@ -262,14 +300,14 @@ class _Call(NamedTuple):
             "slamb_update",
             [self._rank(), self.rate, *messages, *lasting, *gradients],
             [self._fresh((self.sizes.mean,), jnp.float32), *map(jax.typeof, lasting)],
-            {"settings": self.text, "ranks": self.ranks},
+            {"settings": self.text},
             aliases={2 + len(messages) + i: 1 + i for i in range(len(lasting))},
         )
         return State(*after[: len(state)]), after[len(state) :]
 
     # The messages of both phases and what belongs to them, as slamb_update takes them.
     def _exchange(self, state: State, gradients: list[Any]) -> list[jax.Array]:
-        sizes, axis_name, attributes = self.sizes, self.axis_name, {"settings": self.text, "ranks": self.ranks}
+        sizes, axis_name, attributes = self.sizes, self.axis_name, {"settings": self.text}
         sent, dense = _run(
             "slamb_encode",
             [self._rank(), state.count, state.frozen_at, state.momentum, state.ratios, state.worker_error, *gradients],
@@ -321,8 +359,8 @@ class _Call(NamedTuple):
         return State(*after[: len(common)], *state[-2:]), after[len(common) :]
 
     # A result of a call, which is of this rank.
-    def _fresh(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-        return jax.eval_shape(lambda its: jnp.broadcast_to(its, shape).astype(dtype), self._rank())
+    def _fresh(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return jax.typeof(_varying(jnp.zeros(shape, dtype), _axes_of(self._rank())))
 
     def _rank(self) -> jax.Array:
         return jax.lax.axis_index(self.axis_name) if self.ranks > 1 else jnp.zeros((), jnp.int32)
@@ -369,6 +407,20 @@ def _varying(value: jax.Array, axes: Any) -> jax.Array:
     return jax.lax.pcast(value, new, to="varying")
 
 
+def _require_host(what: str, devices: Iterable[Any]) -> None:
+    for device in devices:
+        if device.platform != "cpu":
+            raise ValueError(
+                f"{what} on devices of the platform {device.platform!r}, but slamb.jax computes in host memory: use "
+                f"jax.devices('cpu')"
+            )
+
+
+def _devices_of(leaves: list[Any]) -> set[Any]:
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)]
+    return set().union(*[array.devices() for array in arrays])
+
+
 def _meshes_of(leaves: list[Any]) -> list[Any]:
     shardings = [getattr(leaf, "sharding", None) for leaf in leaves]
     return [sharding.mesh for sharding in shardings if isinstance(sharding, NamedSharding)]
@@ -407,11 +459,7 @@ def _gradients(gradients: Tree, params: Tree) -> list[jax.Array]:
     """
     :raises TypeError, ValueError: if they do not fit the parameters
     """
-    if jax.tree.structure(gradients) != jax.tree.structure(params):
-        raise ValueError(
-            f"the gradients are {jax.tree.structure(gradients)}, but they must be as the parameters: "
-            f"{jax.tree.structure(params)}"
-        )
+    _require_same_tree("gradients", gradients, params)
     leaves = jax.tree_util.tree_leaves_with_path(gradients)
     for (path, gradient), param in zip(leaves, jax.tree.leaves(params)):
         _require_float32("gradients", path, gradient, "take them at float32 parameters, or convert them by astype")
@@ -427,15 +475,56 @@ def _require_float32(what: str, path: Any, leaf: Any, advice: str) -> None:
         raise TypeError(f"{what}{jax.tree_util.keystr(path)} is {dtype}, but slamb.jax takes float32 alone: {advice}")
 
 
+def integer_in(name: str, value: object, least: int, most: int) -> int:
+    """
+    :raises TypeError, ValueError: if it is none, or out of range
+    """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}, but it must be an integer") from None
+    if not least <= number <= most:
+        raise ValueError(f"{name} is {number}, but it must be in [{least}, {most}]")
+    return number
+
+
 def _values_of_mask(name: str, mask: Mask, params: Tree) -> list[bool]:
     """
     :raises ValueError: if the mask is not a tree of bools like the parameters
     """
-    structure = jax.tree.structure(params)
     if mask is None:
-        return [True] * structure.num_leaves
+        return [True] * jax.tree.structure(params).num_leaves
     values = mask(params) if callable(mask) else mask
-    leaves = jax.tree.leaves(values)
-    if jax.tree.structure(values) != structure or not all(isinstance(value, bool) for value in leaves):
-        raise ValueError(f"{name} is {values!r}, but it must be a pytree of bools as the parameters are: {structure}")
-    return leaves
+    _require_same_tree(name, values, params)
+    leaves = jax.tree_util.tree_leaves_with_path(values)
+    for path, value in leaves:
+        if not isinstance(value, (bool, np.bool_)):
+            raise ValueError(f"{name}{jax.tree_util.keystr(path)} is {value!r}, but it must be True or False")
+    return [bool(value) for _, value in leaves]
+
+
+def _require_same_tree(name: str, tree: Tree, params: Tree) -> None:
+    """
+    :raises ValueError: names an array that only one of the trees has
+    """
+    structure = jax.tree.structure(params)
+    if jax.tree.structure(tree) == structure:
+        return
+
+    def names_of(its: Tree) -> list[str]:
+        return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(its)]
+
+    own, expected = names_of(tree), names_of(params)
+    missing, more = (sorted(set(a) - set(b)) for a, b in ((expected, own), (own, expected)))
+    if missing:
+        difference = f"has no {name}{missing[0]}" + (f" and lacks {len(missing) - 1} more" if len(missing) > 1 else "")
+    elif more:
+        difference = f"has {name}{more[0]}, which params has not"
+    else:
+        difference = f"is {_shortened(jax.tree.structure(tree))} in place of {_shortened(structure)}"
+    raise ValueError(f"{name} must be a pytree as params is, but it {difference}")
+
+
+def _shortened(structure: Any) -> str:
+    text = str(structure)
+    return text if len(text) <= 200 else text[:200] + "…"
