@@ -3,6 +3,7 @@
 torchrun --nproc_per_node 2 with_ddp.py FOLDER [--resume]
 """
 
+import os
 import sys
 
 import torch
@@ -21,6 +22,7 @@ def train(folder, resume=False):
     wrapped = DistributedDataParallel(model) if ranks > 1 else model
     slamb.torch.keep_gradients_local(wrapped)  # slamb
     optimizer = slamb.torch.Lamb(model.parameters(), lr=0.01, compressor="int4", max_gradient_norm=1.0)  # slamb
+    os.makedirs(folder, exist_ok=True)
     file, first = f"{folder}/checkpoint-{rank}.pt", 0  # slamb: a file for each rank
     if resume:
         saved = torch.load(file)

@@ -28,16 +28,14 @@ class Optimizers(OptimizersContainer):  # slamb
 
 
 def train(folder, resume=False, compressor="int4"):
-    replicas = dist.get_world_size() // SHARDS
-    mesh = init_device_mesh("cpu", (replicas, SHARDS), mesh_dim_names=("dp_replicate", "fsdp"))
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // SHARDS, SHARDS), mesh_dim_names=("dp_replicate", "fsdp"))
     model = Model()
     fully_shard(model, mesh=mesh["fsdp"])  # slamb: without "dp_replicate"
     exchange = {"process_group": mesh["dp_replicate"].get_group(), "compressor": compressor, "max_gradient_norm": 1.0}
-    config = Optimizers.Config(
+    optimizers = Optimizers.Config(
         param_groups=[ParamGroupConfig(pattern=".*", optimizer_name="Lamb", optimizer_kwargs={"lr": 0.01})],
         optimizer_factory_kwargs_by_name={"Lamb": exchange},  # slamb
-    )
-    optimizers = config.build(model_parts=[model])
+    ).build(model_parts=[model])
     schedulers = LRSchedulersContainer.Config(warmup_steps=10).build(optimizers=optimizers, training_steps=STEPS)
     states = {"model": model, "optimizers": optimizers, "schedulers": schedulers}
     if resume:

@@ -83,6 +83,51 @@ def test_lamb_has_the_numbers_of_timm(options, ours):
     assert max(float((a.detach() - p).abs().max()) for a, p in zip(theirs, start)) > 1e-2
 
 
+def moved_by(make, shape=(100, 100), size=0.01, steps=5):
+    """The parameters after some steps with the same gradients."""
+    torch.manual_seed(7)
+    parameter = torch.nn.Parameter(size * torch.randn(shape))
+    optimizer = make([parameter])
+    for _ in range(steps):
+        parameter.grad = torch.randn(shape)
+        optimizer.step()
+    return parameter.detach()
+
+
+def as_on_a_gpu(name, g, p, m, v, norm, max_norm, p_norm, b1, b2, b3, alpha, eps, decay, step, lr, scale, skip_zeros):
+    """The code of bitsandbytes for devices without kernels of their own. Its code for CPUs has another norm: of updates without
+    bias correction."""
+    default = importlib.import_module("bitsandbytes.backends.default.ops")
+    adam = default.name2optimizer_id[name]
+    norm.zero_()
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        default._optimizer_precondition_32bit(g, p, m, v, norm, b1, b2, eps, decay, step, lr, scale, adam)
+        default._optimizer_update_32bit(
+            g, p, m, v, norm, max_norm, p_norm, b1, b2, b3, alpha, eps, decay, step, lr, scale, adam
+        )
+
+
+@pytest.mark.parametrize("size", [0.01, 3.0])  # trust ratios below and above the bound
+def test_lamb_has_the_numbers_of_bitsandbytes(size, monkeypatch):
+    bitsandbytes("LAMB32bit")
+    monkeypatch.setattr(torch.ops.bitsandbytes, "optimizer_update_32bit", as_on_a_gpu)
+    theirs = moved_by(lambda p: bitsandbytes("LAMB32bit")(p, lr=0.02), size=size)
+    mine = moved_by(lambda p: slamb.torch.Lamb(p, lr=0.02, eps=1e-8, weight_decay=0.0, trust_ratio_upper=1.0), size=size)
+    assert float((theirs - mine).abs().max()) < 1e-6
+    start = moved_by(lambda p: torch.optim.SGD(p, lr=0.0), size=size)
+    assert float((theirs - start).abs().max()) > 1e-4
+    unbounded = moved_by(lambda p: slamb.torch.Lamb(p, lr=0.02, eps=1e-8, weight_decay=0.0), size=size)
+    assert torch.equal(unbounded, mine) == (size < 1)
+
+
+def test_lamb_8bit_of_bitsandbytes_is_adam_as_the_page_says():
+    lamb = moved_by(lambda p: bitsandbytes("LAMB8bit")(p, lr=0.01))
+    assert torch.equal(lamb, moved_by(lambda p: bitsandbytes("AdamW8bit")(p, lr=0.01, weight_decay=0.0)))
+    mine = moved_by(lambda p: slamb.torch.AdamW(p, lr=0.01, weight_decay=0.0, moments="8-bit"))
+    exact = moved_by(lambda p: slamb.torch.AdamW(p, lr=0.01, weight_decay=0.0))
+    assert float((mine - exact).norm()) < 1.5 * float((lamb - exact).norm())
+
+
 def test_each_line_of_the_first_table_can_be_written():
     lines = [line for line in PAGE.splitlines() if line.startswith("|") and "slamb.torch." in line]
     calls = re.findall(r"slamb\.torch\.(AdamW|Lamb)\(p, ([^)]*)…\)", "\n".join(lines))

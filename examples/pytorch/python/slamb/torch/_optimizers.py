@@ -185,7 +185,7 @@ class OneBitAdam(Optimizer):
     The arguments of `AdamW`, with these differences. compressor: "sign", "int8", "int4", "natural", "bf16" or "fp16". moments:
     "float32".
 
-    :param warm_up_steps: length of the warm-up; usually 10 to 25 % of a training. A variance that is frozen too early makes it
+    :param warm_up_steps: length of the warm-up; usually 15 to 25 % of a training. A variance that is frozen too early makes it
         diverge
     :param warm_up_threshold: in (0, 1]: ends the warm-up earlier: when the norm of the variance, divided by its norm
         `warm_up_interval` steps before, reaches this ratio, for example 0.96, but after more than `warm_up_least_steps`. None: only
