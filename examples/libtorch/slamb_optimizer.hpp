@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/arg.h>
 #include <torch/optim/optimizer.h>
 #include <torch/ordered_dict.h>
@@ -11,12 +12,16 @@
 #include <slamb/communicator/self_communicator.hpp>
 #include <slamb/core/concepts.hpp>
 #include <slamb/core/parameter.hpp>
+#include <slamb/core/saved_state.hpp>
 #include <slamb/optimizer/optimizer.hpp>
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -29,7 +34,7 @@ namespace slamb_libtorch {
 /// `compress` are those of slamb::tensor_options, and must stay as they were at the construction of the optimizer.
 class group_options final : public torch::optim::OptimizerCloneableOptions<group_options> {
  public:
-  explicit group_options(double rate = 1e-3) : lr_(rate) {}
+  group_options(double rate = 1e-3) : lr_(rate) {}  // NOLINT(google-explicit-constructor): as those of torch::optim
 
   TORCH_ARG(double, lr) = 1e-3;                         ///< learning rate γ ≥ 0, finite
   TORCH_ARG(c10::optional<double>, weight_decay) = {};  ///< λ ≥ 0, finite; unset: that of the optimizer's options
@@ -63,7 +68,9 @@ class parameter_groups {
 
   // NOLINTBEGIN(google-explicit-constructor): torch::optim's optimizers take these
   parameter_groups(std::vector<torch::Tensor> tensors) { groups_.emplace_back(std::move(tensors)); }
+  parameter_groups(std::initializer_list<torch::Tensor> tensors) : parameter_groups(std::vector(tensors)) {}
   parameter_groups(std::vector<group> groups) : groups_(std::move(groups)) {}
+  parameter_groups(std::initializer_list<group> groups) : groups_(groups) {}
   // NOLINTEND(google-explicit-constructor)
 
   /// The parameters of a module in two groups. Group 0, with `options`: those of two and more dimensions. Group 1, with a weight decay
@@ -94,15 +101,17 @@ class parameter_groups {
   std::vector<std::string> names_;
 };
 
-/// One rank's optimizer over tensors of libtorch: dense, contiguous float32 in host memory. It does what torch::optim's optimizers do:
-/// zero_grad(), closures, learning-rate schedulers, torch::save and torch::load.
+/// One rank's optimizer over tensors of libtorch: dense and contiguous, in host memory, of float32. With the Backend
+/// slamb::precision::mixed they may also be of bfloat16 or float16. It does what torch::optim's optimizers do: zero_grad(),
+/// closures, learning-rate schedulers, torch::save and torch::load.
 ///
-/// Each rank gives it the gradient of its own data; the optimizer averages. A tensor without a gradient is left as it is, on all ranks.
-/// A parameter or a gradient may get other memory between steps, as by torch::load of its module. There is one number of steps for all
-/// tensors, as in slamb, and not one for each, as in torch::optim.
+/// Each rank gives it the gradient of its own data; the optimizer averages. A tensor without a gradient is left as it is, on
+/// all ranks. A parameter or a gradient may get other memory between steps, as by torch::load of its module. There is one
+/// number of steps for all tensors, as in slamb, and not one for each, as in torch::optim.
 ///
-/// Errors in tensors, options of groups and archives are c10::Error; they name the tensor, and nothing has changed then. Other exceptions
-/// are those of slamb. An error on one rank alone leaves the others waiting, as docs/how-to/errors.md describes.
+/// Errors in tensors, options of groups and archives are c10::Error; they name the tensor, and nothing has changed then. Other
+/// exceptions are those of slamb. An optimizer that was moved from takes no calls. An error on one rank alone leaves the others
+/// waiting, as docs/how-to/errors.md describes.
 ///
 /// @tparam Wrapped  slamb::lamb<…>, slamb::one_bit_lamb<…> or another, with a Backend for host memory
 template <class Wrapped>
@@ -116,26 +125,28 @@ class optimizer final : public torch::optim::Optimizer {
  public:
   using options_type = typename Wrapped::options_type;
 
-  /// @param parameters    tensors, one group of them, groups, or split_by_dimensions(…); equal on all ranks, as are all options
-  /// @param defaults      the options of groups that have none
+  /// @param parameters    tensors, one group of them, groups, or split_by_dimensions(…); equal on all ranks, as are all options. Each
+  ///                      tensor once: tied weights too
+  /// @param defaults      the options for groups without their own; a number is a learning rate
   /// @param options       of the wrapped optimizer; its weight decay is that of groups that set none
   /// @param communicator  the rank; without one, a single rank
-  /// @throws c10::Error for tensors of another type, place or layout, and groups with options of another type; else as the constructor
-  ///         of Wrapped
+  /// @throws c10::Error without a group; for tensors that are undefined, given twice, or of another type, place or layout; for groups
+  ///         with options of another type; else as the constructor of Wrapped
   template <class Communicator = default_ranks>
   explicit optimizer(const parameter_groups& parameters, const group_options& defaults = group_options(),
                      const options_type& options = {}, Communicator communicator = {},
                      typename Wrapped::backend_type backend = {})
-      : torch::optim::Optimizer(parameters.groups(), std::make_unique<group_options>(defaults)),
+      : torch::optim::Optimizer(defined(parameters), std::make_unique<group_options>(defaults)),
         names_(parameters.names()),
         default_decay_(options.weight_decay),
         wrapped_(describe(), options, std::move(communicator), std::move(backend)) {}
 
   /// Calls `closure`, if there is one, with gradients enabled; then takes a step.
   /// @return what the closure has returned, else an undefined tensor
-  /// @throws c10::Error for a gradient that is sparse, not contiguous, of another type, place or size than its parameter; for a tensor
-  ///         that has changed in these; for a learning rate or a weight decay that is negative or not finite; for groups that have
-  ///         changed in number, size, `adapt` or `compress`: nothing has changed then. Else as slamb::optimizer::step
+  /// @throws c10::Error for a gradient that is sparse, not contiguous, of another type, place or size than its parameter; for a
+  ///         tensor that has changed in these; for a parameter of InferenceMode outside of it; for a learning rate or a weight
+  ///         decay that is negative or not finite; for groups that have changed in number, size, `adapt` or `compress`: nothing
+  ///         has changed then. Else as slamb::optimizer::step
   torch::Tensor step(LossClosure closure = nullptr) override {
     torch::Tensor loss;
     if (closure != nullptr) {
@@ -163,14 +174,21 @@ class optimizer final : public torch::optim::Optimizer {
     return wrapped_;
   }
 
-  /// Writes the state of this rank, and the learning rate and the weight decay of each group. torch::save calls it. The parameters are
-  /// not written: save the module too. Each rank writes its own.
+  /// How `load` restores, until it is called again: {.from_other_ranks = true} accepts the state of another rank, or of another
+  /// number of ranks. Call it on all ranks or on none.
+  void set_restore_options(const slamb::restore_options& options) { restore_options_ = options; }
+
+  /// Writes the state of this rank, the sizes of the tensors, and the learning rate and the weight decay of each group.
+  /// torch::save calls it. The parameters are not written: save the module too. Each rank writes its own.
   void save(torch::serialize::OutputArchive& archive) const override {
     point_to_tensors();
     const auto bytes = std::make_shared<std::vector<std::byte>>(wrapped_.save_state());
     archive.write("slamb_state", at::from_blob(
                                      bytes->data(), {static_cast<std::int64_t>(bytes->size())}, [bytes](void*) {},
                                      at::TensorOptions(at::kByte)));
+    each_tensor([&](std::size_t number, std::size_t, const torch::Tensor& tensor) {
+      archive.write(key_of_sizes(number), c10::IValue(tensor.sizes().vec()));
+    });
     archive.write("groups", c10::IValue(static_cast<std::int64_t>(param_groups_.size())));
     for (std::size_t g = 0; g < param_groups_.size(); ++g) {
       torch::serialize::OutputArchive of_group(archive.compilation_unit());
@@ -181,9 +199,10 @@ class optimizer final : public torch::optim::Optimizer {
 
   /// Continues from a state that `save` has written on this rank, with the parameters that belong to it. torch::load calls it. A
   /// scheduler that is constructed later begins with the learning rates that were saved.
-  /// @throws c10::Error if the archive is not one of `save`, or has another number of groups; std::invalid_argument if the state is
-  ///         damaged, or of another optimizer, rank, or list of tensors: nothing has changed then
+  /// @throws c10::Error if the archive is not one of `save`, or has another number of groups or other sizes of a tensor;
+  ///         std::invalid_argument if the state is damaged, or of another optimizer, rank, or list of tensors: nothing has changed then
   void load(torch::serialize::InputArchive& archive) override {
+    check_list();
     c10::IValue groups;
     torch::Tensor state;
     TORCH_CHECK(archive.try_read("groups", groups) && archive.try_read("slamb_state", state),
@@ -192,6 +211,14 @@ class optimizer final : public torch::optim::Optimizer {
     TORCH_CHECK(groups.toInt() == static_cast<std::int64_t>(param_groups_.size()), "slamb: load: the archive has ",
                 groups.toInt(), " parameter groups, but the optimizer has ", param_groups_.size(),
                 "; construct it as the one that was saved");
+    each_tensor([&](std::size_t number, std::size_t, const torch::Tensor& tensor) {
+      c10::IValue sizes;
+      if (!archive.try_read(key_of_sizes(number), sizes))
+        return;  // there are fewer, or an older program has written it
+      TORCH_CHECK(sizes.toIntVector() == tensor.sizes().vec(), "slamb: load: ", name_of(number), " has the sizes ",
+                  tensor.sizes(), ", but those of the state are ", c10::IntArrayRef(sizes.toIntVector()),
+                  "; construct the optimizer as the one that was saved");
+    });
     std::vector<group_options> saved;
     for (std::size_t g = 0; g < param_groups_.size(); ++g) {
       torch::serialize::InputArchive of_group;
@@ -202,7 +229,8 @@ class optimizer final : public torch::optim::Optimizer {
     point_to_tensors();
     state = state.contiguous();
     wrapped_.load_state(
-        std::as_bytes(std::span(state.data_ptr<std::uint8_t>(), static_cast<std::size_t>(state.numel()))));
+        std::as_bytes(std::span(state.data_ptr<std::uint8_t>(), static_cast<std::size_t>(state.numel()))),
+        restore_options_);
     for (std::size_t g = 0; g < param_groups_.size(); ++g)
       static_cast<group_options&>(param_groups_[g].options()) = saved[g];
   }
@@ -235,8 +263,33 @@ class optimizer final : public torch::optim::Optimizer {
       for (const torch::Tensor& tensor : param_groups_[g].params()) visit(number++, g, tensor);
   }
 
-  std::string name_of(std::size_t number) const {
-    return number < names_.size() ? "parameter '" + names_[number] + "'" : "parameter " + std::to_string(number);
+  static std::string name_in(const std::vector<std::string>& names, std::size_t number) {
+    return number < names.size() ? "parameter '" + names[number] + "'" : "parameter " + std::to_string(number);
+  }
+  std::string name_of(std::size_t number) const { return name_in(names_, number); }
+  static std::string key_of_sizes(std::size_t number) { return "sizes_" + std::to_string(number); }
+
+  /// The groups, for the constructor of torch::optim::Optimizer, which does not check them.
+  static const std::vector<parameter_groups::group>& defined(const parameter_groups& parameters) {
+    TORCH_CHECK(!parameters.groups().empty(), "slamb: there is no parameter group; give the optimizer one or more");
+    std::size_t number = 0;
+    for (const auto& group : parameters.groups())
+      for (const torch::Tensor& tensor : group.params()) {
+        TORCH_CHECK(tensor.defined(), "slamb: ", name_in(parameters.names(), number), " is undefined");
+        ++number;
+      }
+    return parameters.groups();
+  }
+
+  using element_type = slamb::parameter::element_type;
+  static constexpr bool takes_sixteen_bits = requires { typename Wrapped::backend_type::precision; };
+
+  /// The tensor's type, if the optimizer takes it.
+  static std::optional<element_type> type_of(const torch::Tensor& tensor) {
+    if (tensor.scalar_type() == at::kFloat) return slamb::parameter::float32;
+    if (takes_sixteen_bits && tensor.scalar_type() == at::kBFloat16) return slamb::parameter::bfloat16;
+    if (takes_sixteen_bits && tensor.scalar_type() == at::kHalf) return slamb::parameter::float16;
+    return std::nullopt;
   }
 
   /// Checks a parameter or its gradient, `which` "" or "the gradient of ".
@@ -246,22 +299,35 @@ class optimizer final : public torch::optim::Optimizer {
     };
     check_that(tensor.layout() == at::kStrided, "is not dense", "slamb_libtorch::optimizer takes dense tensors");
     check_that(tensor.device().is_cpu(), "is on " + tensor.device().str(), "it must be in host memory");
-    check_that(tensor.scalar_type() == at::kFloat, std::string("is of type ") + toString(tensor.scalar_type()),
-               "it must be Float");
+    check_that(type_of(tensor).has_value(), std::string("is of type ") + toString(tensor.scalar_type()),
+               takes_sixteen_bits ? "it must be Float, BFloat16 or Half" : "it must be Float");
+    check_that(!tensor._is_zerotensor(), "is a zero tensor, which has no memory", "call clone() first");
     check_that(tensor.is_contiguous() && !tensor.is_neg(), "is not contiguous", "call contiguous() first");
+  }
+
+  /// Checks a parameter. Outside of InferenceMode a step could not count its change of a tensor that was made there.
+  void check_parameter(std::size_t number, const torch::Tensor& tensor) const {
+    check("", number, tensor);
+    TORCH_CHECK(!tensor.is_inference() || c10::InferenceMode::is_enabled(), "slamb: ", name_of(number),
+                " was created under c10::InferenceMode; create it, or a clone() of it, outside of that mode");
   }
 
   /// The tensors for the constructor of the wrapped optimizer.
   std::vector<slamb::parameter> describe() {
     std::vector<slamb::parameter> all;
+    std::map<const void*, std::size_t> begins_at;  // the number of the tensor there
     each_tensor([&](std::size_t number, std::size_t g, const torch::Tensor& tensor) {
-      check("", number, tensor);
+      check_parameter(number, tensor);
+      const std::size_t first =
+          tensor.numel() == 0 ? number : begins_at.emplace(tensor.data_ptr(), number).first->second;
+      TORCH_CHECK(first == number, "slamb: ", name_of(number), " has the memory of ", name_of(first),
+                  "; give each tensor once, also a weight that two modules share");
       const group_options& own = options_of(g);
       groups_in_use_ = g + 1;
       in_group_.push_back(g);
       kept_.push_back({own.adapt(), own.compress()});
       sizes_.push_back(tensor.numel());
-      data_.emplace_back(tensor.data_ptr<float>());
+      data_.emplace_back(tensor.data_ptr(), *type_of(tensor));
       gradients_.emplace_back(nullptr);
       all.push_back({.data = data_.back(),
                      .size = static_cast<std::size_t>(tensor.numel()),
@@ -299,9 +365,13 @@ class optimizer final : public torch::optim::Optimizer {
 
   /// @throws c10::Error if the tensors are not those of the construction in number, group and size
   void check_list() const {
+    TORCH_CHECK(param_groups_.size() >= groups_in_use_, "slamb: the optimizer has ", param_groups_.size(),
+                " parameter groups, but had at least ", groups_in_use_,
+                " when it was constructed; call the optimizer that it was moved to, or construct another one");
     std::size_t count = 0;
     each_tensor([&](std::size_t number, std::size_t g, const torch::Tensor& tensor) {
       ++count;
+      TORCH_CHECK(tensor.defined(), "slamb: ", name_of(number), " is undefined");
       TORCH_CHECK(number < sizes_.size() && in_group_[number] == g && sizes_[number] == tensor.numel(),
                   "slamb: ", name_of(number),
                   " is not the one of the construction, in group or size; construct another optimizer");
@@ -316,15 +386,18 @@ class optimizer final : public torch::optim::Optimizer {
     std::vector<slamb::parameter::data_pointer> data;
     std::vector<slamb::parameter::gradient_pointer> gradients;
     each_tensor([&](std::size_t number, std::size_t, const torch::Tensor& tensor) {
-      check("", number, tensor);
-      data.emplace_back(tensor.data_ptr<float>());
+      check_parameter(number, tensor);
+      data.emplace_back(tensor.data_ptr(), *type_of(tensor));
+      TORCH_CHECK(data.back().type() == data_[number].type(), "slamb: ", name_of(number), " is now of type ",
+                  toString(tensor.scalar_type()),
+                  "; it must keep the type that it had when the optimizer was constructed");
       const torch::Tensor& gradient = tensor.grad();
       gradients.emplace_back(nullptr);
       if (!gradient.defined()) return;
       check("the gradient of ", number, gradient);
       TORCH_CHECK(gradient.sizes() == tensor.sizes(), "slamb: the gradient of ", name_of(number), " has the sizes ",
                   gradient.sizes(), "; it must have those of the parameter, ", tensor.sizes());
-      gradients.back() = gradient.data_ptr<float>();
+      gradients.back() = {gradient.data_ptr(), *type_of(gradient)};
     });
     if (data != data_)
       wrapped_.set_parameters(data, gradients);
@@ -334,8 +407,9 @@ class optimizer final : public torch::optim::Optimizer {
     gradients_ = std::move(gradients);
   }
 
-  std::vector<std::string> names_;     // [tensors], or empty
-  double default_decay_;               // of groups that set none
+  std::vector<std::string> names_;  // [tensors], or empty
+  double default_decay_;            // of groups that set none
+  slamb::restore_options restore_options_{};
   std::size_t groups_in_use_ = 1;      // up to the last one with a tensor
   std::vector<std::size_t> in_group_;  // [tensors], and below
   std::vector<tensor_flags> kept_;

@@ -4,8 +4,10 @@
 //     build/release/bin/example_libtorch
 //     mpirun -n 4 build/release/bin/example_libtorch
 //
-// With the name of a folder it writes a checkpoint there at the end. With `resume` behind it, it begins with the one that is there.
+// The first argument is a number of steps, 300 if there is none. With the name of a folder behind it, the program writes a
+// checkpoint there at the end. With `resume` behind that, it begins with the one that is there.
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -15,12 +17,15 @@
 #include <slamb/compressed_lamb.hpp>
 #include <slamb/mpi.hpp>
 
+#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "slamb_optimizer.hpp"
@@ -34,7 +39,7 @@ torch::Tensor loss_on(torch::nn::Sequential& model, const torch::Tensor& inputs)
   return torch::nn::functional::mse_loss(model->forward(inputs), inputs.square().sum(1, true));
 }
 
-void train(slamb::mpi_communicator communicator, const std::string& folder, bool resumes) {
+void train(slamb::mpi_communicator communicator, std::uint64_t steps, const std::string& folder, bool resumes) {
   const int rank = communicator.rank();
   const int ranks = communicator.size();
   at::set_num_threads(1);  // several ranks share the cores
@@ -50,13 +55,18 @@ void train(slamb::mpi_communicator communicator, const std::string& folder, bool
 
   const std::string state = folder + "/optimizer-" + std::to_string(rank) + ".pt";  // each rank has its own state
   const std::string parameters = folder + "/model-" + std::to_string(rank) + ".pt";
+  std::uint64_t done = 0;  // steps of the whole training
   if (resumes) {
     torch::load(model, parameters);
     torch::load(optimizer, state);
+    const slamb::statistics saved = optimizer.wrapped().statistics();
+    done = saved.step + saved.skipped_steps;
+    for (std::uint64_t step = 0; step < done; ++step) schedule.step();  // counts, and changes the learning rates
+    torch::load(optimizer, state);                                      // which become those that were saved
   }
 
-  torch::manual_seed(static_cast<std::uint64_t>(100 + rank));  // other batches on each rank
-  for (int step = 1; step <= 300; ++step) {
+  for (const std::uint64_t last = done + steps; done < last; ++done) {
+    torch::manual_seed(1000 * done + 100 + static_cast<std::uint64_t>(rank));  // another batch in each step and rank
     const torch::Tensor inputs = torch::randn({64, 20});
     optimizer.step([&] {
       optimizer.zero_grad();
@@ -75,8 +85,9 @@ void train(slamb::mpi_communicator communicator, const std::string& folder, bool
   const at::NoGradGuard no_gradients;
   const auto sent = static_cast<double>(optimizer.wrapped().statistics().traffic.total().sent_bytes);
   if (rank == 0)
-    std::printf("%d ranks: loss %.3f, learning rate %.4f, sent %.3f MB\n", ranks,
-                loss_on(model, validation).item<double>(), optimizer.param_groups()[0].options().get_lr(), 1e-6 * sent);
+    std::printf("%d ranks, %s steps: loss %.6f, learning rate %.4f, sent %.3f MB\n", ranks,
+                std::to_string(done).c_str(), loss_on(model, validation).item<double>(),
+                optimizer.param_groups()[0].options().get_lr(), 1e-6 * sent);
 }
 
 }  // namespace
@@ -84,9 +95,17 @@ void train(slamb::mpi_communicator communicator, const std::string& folder, bool
 int main(int argc, char** argv) {
   slamb::mpi_environment mpi(argc, argv);
   try {
-    const bool resumes = argc == 3 && std::string(argv[2]) == "resume";
-    if (argc > 3 || (argc == 3 && !resumes)) throw std::invalid_argument("usage: example_libtorch [FOLDER [resume]]");
-    train(slamb::mpi_communicator(), argc > 1 ? argv[1] : "", resumes);
+    const std::string_view number = argc > 1 ? argv[1] : "300";
+    std::uint64_t steps = 0;
+    const std::from_chars_result parsed = std::from_chars(number.data(), number.data() + number.size(), steps);
+    const bool is_number = parsed.ec == std::errc() && parsed.ptr == number.data() + number.size();
+    const bool resumes = argc == 4 && std::string_view(argv[3]) == "resume";
+    if (!is_number || argc > 4 || (argc == 4 && !resumes))
+      throw std::invalid_argument("usage: example_libtorch [STEPS [FOLDER [resume]]]");
+    train(slamb::mpi_communicator(), steps, argc > 2 ? argv[2] : "", resumes);
+  } catch (const c10::Error& failure) {
+    std::fprintf(stderr, "example_libtorch: %s\n", failure.what_without_backtrace());
+    return 1;
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "example_libtorch: %s\n", failure.what());
     return 1;

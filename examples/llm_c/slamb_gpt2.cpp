@@ -1,6 +1,7 @@
 // slamb for train_gpt2.c of llm.c, with C's linkage: see slamb_gpt2.h.
 #include "slamb_gpt2.h"
 
+#include <slamb/checkpoint.hpp>
 #include <slamb/compressed_lamb.hpp>
 #include <slamb/mpi.hpp>
 #include <slamb/one_bit.hpp>
@@ -98,6 +99,26 @@ slamb::optimizer make(std::span<const slamb::parameter> tensors, const slamb_gpt
   throw std::invalid_argument("slamb_gpt2: optimizer '" + name + "' is none of adamw, lamb, lamb+int4, one_bit_lamb");
 }
 
+/// As `make`. The library knows tensors 0 and 1 by number, and not the options that mask their rows.
+/// @throws slamb::rank_mismatch_error on all processes, with the option's name too if its values differ
+slamb::optimizer make_and_name_options(std::span<const slamb::parameter> tensors, const slamb_gpt2_options& from,
+                                       MPI_Comm processes) {
+  try {
+    return make(tensors, from, processes);
+  } catch (const slamb::rank_mismatch_error& error) {
+    const std::string said = error.what();
+    const auto names_rows_of = [&said](const std::string& tensor) {
+      return said.find(" rows of " + tensor + ":") != std::string::npos ||
+             said.find(" rows of " + tensor + " ") != std::string::npos;
+    };
+    const char* const option = names_rows_of("tensor 0")   ? "vocabulary"
+                               : names_rows_of("tensor 1") ? "positions"
+                                                           : nullptr;
+    if (option == nullptr) throw;
+    throw slamb::rank_mismatch_error(said + "; the option " + option + " must be equal on all processes");
+  }
+}
+
 thread_local std::string last_error;
 
 /// The result of `call`, or `otherwise` if it throws: then the reason is in last_error.
@@ -117,6 +138,22 @@ struct slamb_gpt2 {
   slamb::optimizer optimizer;
 };
 
+namespace {
+
+/// @tparam Handle  slamb_gpt2 or const slamb_gpt2
+template <class Handle>
+auto& optimizer_in(Handle* handle) {
+  if (handle == nullptr) throw std::invalid_argument("slamb_gpt2: optimizer is NULL");
+  return handle->optimizer;
+}
+
+std::string path_from(const char* path) {
+  if (path == nullptr) throw std::invalid_argument("slamb_gpt2: path is NULL");
+  return path;
+}
+
+}  // namespace
+
 extern "C" {
 
 slamb_gpt2* slamb_gpt2_create(float* parameters, const float* gradients, const size_t* sizes,
@@ -128,19 +165,37 @@ slamb_gpt2* slamb_gpt2_create(float* parameters, const float* gradients, const s
     check(all);
     const std::array rows{mask("vocabulary", options->vocabulary, sizes[0] / sizes[14]),
                           mask("positions", options->positions, sizes[1] / sizes[14])};
-    return new slamb_gpt2{make(split(parameters, gradients, all, rows), *options, processes)};
+    return new slamb_gpt2{make_and_name_options(split(parameters, gradients, all, rows), *options, processes)};
   });
 }
 
 int slamb_gpt2_step(slamb_gpt2* optimizer, double learning_rate) {
   return caught(1, [&] {
-    optimizer->optimizer.step(learning_rate);
+    optimizer_in(optimizer).step(learning_rate);
     return 0;
   });
 }
 
+unsigned long long slamb_gpt2_skipped_steps(const slamb_gpt2* optimizer) {
+  return caught(0ULL, [&] { return 0ULL + optimizer_in(optimizer).statistics().skipped_steps; });
+}
+
 unsigned long long slamb_gpt2_sent_bytes(const slamb_gpt2* optimizer) {
-  return caught(0ULL, [&] { return 0ULL + optimizer->optimizer.statistics().traffic.total().sent_bytes; });
+  return caught(0ULL, [&] { return 0ULL + optimizer_in(optimizer).statistics().traffic.total().sent_bytes; });
+}
+
+int slamb_gpt2_save(const slamb_gpt2* optimizer, const char* path) {
+  return caught(1, [&] {
+    slamb::save_checkpoint(optimizer_in(optimizer), path_from(path));
+    return 0;
+  });
+}
+
+int slamb_gpt2_load(slamb_gpt2* optimizer, const char* path) {
+  return caught(1, [&] {
+    slamb::load_checkpoint(optimizer_in(optimizer), path_from(path));
+    return 0;
+  });
 }
 
 void slamb_gpt2_free(slamb_gpt2* optimizer) { delete optimizer; }

@@ -41,16 +41,35 @@ slamb_gpt2* slamb_gpt2_create(float* parameters, const float* gradients, const s
                               const slamb_gpt2_options* options, MPI_Comm processes);
 
 /**
- * One step: reads the gradients and updates the parameters. Collective.
+ * One step: reads the gradients and updates the parameters. Collective: all processes must take equally many steps, or the others wait
+ * for the one that is missing. If a gradient is not finite on one process, all of them skip the step: slamb_gpt2_skipped_steps counts it.
  * @param learning_rate  >= 0, finite
  * @return 0; 1 after an error: slamb_gpt2_error() has the reason. Then call MPI_Abort
  */
 int slamb_gpt2_step(slamb_gpt2* optimizer, double learning_rate);
 
-/** Bytes that this process has sent so far, counted as a bandwidth-optimal collective sends them. */
+/** Steps that all processes have skipped so far, with the parameters as they were. 0 for NULL. */
+unsigned long long slamb_gpt2_skipped_steps(const slamb_gpt2* optimizer);
+
+/** Bytes that this process has sent so far, counted as a bandwidth-optimal collective sends them. 0 for NULL. */
 unsigned long long slamb_gpt2_sent_bytes(const slamb_gpt2* optimizer);
 
-/** Before MPI_Finalize. NULL does nothing. */
+/**
+ * Writes the parameters and the state of this process to a file, which is replaced as a whole or not at all. Not collective, but all
+ * processes must do it after the same step.
+ * @param path  another one on each process
+ * @return 0; 1 after an error, with the old file as it was: slamb_gpt2_error() has the reason
+ */
+int slamb_gpt2_save(const slamb_gpt2* optimizer, const char* path);
+
+/**
+ * Continues from the file that slamb_gpt2_save has written on the same process, of as many processes: sets the parameters and the state.
+ * Not collective, but all processes must do it. The optimizer and the model must be as they were at the save.
+ * @return 0; 1 after an error, with nothing changed: slamb_gpt2_error() has the reason. Then call MPI_Abort
+ */
+int slamb_gpt2_load(slamb_gpt2* optimizer, const char* path);
+
+/** Before MPI_Finalize, and before the parameters and the gradients are freed. NULL does nothing. */
 void slamb_gpt2_free(slamb_gpt2* optimizer);
 
 /** The reason of this thread's last error; "" if there was none. Valid until the next call. */

@@ -1,4 +1,5 @@
-// slamb's optimizers as torch::optim::Optimizer: against torch::optim::AdamW and LAMB's equations, resumed, on two ranks, and errors.
+// slamb's optimizers as torch::optim::Optimizer: against torch::optim::AdamW and LAMB's equations, in sixteen bits, resumed, on two and
+// three ranks, and errors.
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -191,6 +192,72 @@ TEST_CASE("libtorch: lamb follows its equations, with the groups of split_by_dim
   CHECK(loss_on(model, inputs(1)).item<double>() < 0.2 * first);
 }
 
+TEST_CASE("libtorch: tensors and learning rates can be given as to torch::optim's optimizers") {
+  using adamw = slamb_libtorch::optimizer<slamb::adamw<>>;
+  using group = torch::optim::OptimizerParamGroup;
+  const auto after_a_step = [](const auto& make) {
+    const Tensor w = torch::ones({3, 2}).requires_grad_(true), x = torch::ones({4}).requires_grad_(true);
+    adamw optimizer = make(w, x);
+    for (const Tensor& tensor : {w, x}) tensor.mutable_grad() = torch::ones_like(tensor);
+    optimizer.step();
+    return std::vector<Tensor>{w, x};
+  };
+  const auto as_vector = [](const Tensor& w, const Tensor& x) {
+    return adamw(std::vector<Tensor>{w, x}, group_options(rate));
+  };
+  const auto as_list = [](const Tensor& w, const Tensor& x) { return adamw({w, x}, rate); };
+  const auto as_named_list = [](const Tensor& w, const Tensor& x) {
+    const std::vector<Tensor> tensors = {w, x};
+    adamw optimizer(tensors, rate, {.weight_decay = 0.01});
+    return optimizer;
+  };
+  const auto as_groups = [](const Tensor& w, const Tensor& x) {
+    return adamw({group({w}), group({x}, std::make_unique<group_options>(rate))}, rate);
+  };
+  const auto at_default_rate = [](const Tensor& w, const Tensor& x) { return adamw({w, x}); };
+  const std::vector<Tensor> expected = after_a_step(as_vector);
+  CHECK(same_bits(after_a_step(as_list), expected));
+  CHECK(same_bits(after_a_step(as_named_list), expected));
+  CHECK(same_bits(after_a_step(as_groups), expected));
+  CHECK_FALSE(same_bits(after_a_step(at_default_rate), expected));
+}
+
+TEST_CASE("libtorch: tensors of sixteen bits are those of float32, rounded") {
+  using mixed_lamb = slamb_libtorch::optimizer<slamb::lamb<slamb::precision::mixed<>>>;
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    const Tensor full = torch::arange(1, 13).view({3, 4}).to(at::kFloat).requires_grad_(true);
+    const Tensor small = full.detach().to(type).requires_grad_(true);
+    const Tensor bias = torch::ones({4}).requires_grad_(true), its = bias.detach().clone().requires_grad_(true);
+    slamb_libtorch::optimizer<slamb::lamb<>> reference({full, bias}, rate);
+    mixed_lamb optimizer({small, its}, rate);
+    for (int step = 1; step <= 5; ++step) {
+      full.mutable_grad() = inputs(step).narrow(0, 0, 2).reshape({3, 4}).to(type).to(at::kFloat);
+      small.mutable_grad() = full.grad().to(type);
+      bias.mutable_grad() = torch::full({4}, 0.1 * step);
+      its.mutable_grad() = bias.grad();
+      reference.step();
+      optimizer.step();
+      CHECK(torch::equal(small, full.detach().to(type)));
+      CHECK(torch::equal(its, bias));
+    }
+    CHECK(distance({small}, {torch::arange(1, 13).view({3, 4})}) > 0.1);
+    std::stringstream state;
+    torch::save(optimizer, state);
+    const Tensor loaded = small.detach().clone().requires_grad_(true), its_too = its.detach().clone();
+    mixed_lamb resumed({loaded, its_too}, 1.0);
+    torch::load(resumed, state);
+    loaded.mutable_grad() = small.grad();
+    its_too.mutable_grad() = its.grad();
+    reference.step();
+    resumed.step();
+    CHECK(torch::equal(loaded, full.detach().to(type)));
+    CHECK_FALSE(torch::equal(loaded, small));
+    small.set_data(full.detach().clone());
+    small.mutable_grad() = Tensor();
+    CHECK(contains(said_by<c10::Error>([&] { optimizer.step(); }), "parameter 0 is now of type Float"));
+  }
+}
+
 TEST_CASE("libtorch: a closure is called once, with gradients, and its loss is returned") {
   Sequential mine = network(), theirs = network();
   slamb_libtorch::optimizer<slamb::lamb<>> optimizer(mine->parameters(), group_options(rate));
@@ -266,6 +333,50 @@ TEST_CASE("libtorch: a resumed training ends with the same bits") {
   CHECK(resumes_on_two_ranks<slamb::slamb<>>({.local_steps = 7, .dense_below = 10}));  // saved between averagings
 }
 
+TEST_CASE("libtorch: a state of three ranks continues on two, if the restore options allow it") {
+  using one_bit = slamb_libtorch::optimizer<slamb::one_bit_lamb<>>;
+  const slamb::one_bit_lamb<>::options_type options{.warm_up = {.steps = 4}};
+  std::string state, parameters;  // of rank 0
+  slamb::run_ranks(3, [&](slamb::thread_communicator ranks) {
+    const int rank = ranks.rank();
+    Sequential model = network();
+    one_bit optimizer(model->parameters(), rate, options, std::move(ranks), {.threads = 1});
+    train(model, optimizer, 1, 10, rank);
+    if (rank != 0) return;
+    std::stringstream of_optimizer, of_model;
+    torch::save(optimizer, of_optimizer);
+    torch::save(model, of_model);
+    state = of_optimizer.str();
+    parameters = of_model.str();
+  });
+  std::vector<Tensor> loaded[2], ends[2];
+  std::string said[2];
+  double rates[2] = {};
+  slamb::run_ranks(2, [&](slamb::thread_communicator ranks) {
+    const int rank = ranks.rank();
+    Sequential model = network();
+    one_bit optimizer(model->parameters(), 1.0, options, std::move(ranks), {.threads = 1});
+    std::stringstream refused(state), accepted(state), of_model(parameters);
+    torch::load(model, of_model);
+    said[rank] = said_by<std::invalid_argument>([&] { torch::load(optimizer, refused); });
+    optimizer.set_restore_options({.from_other_ranks = true});
+    torch::load(optimizer, accepted);
+    rates[rank] = optimizer.param_groups()[0].options().get_lr();
+    loaded[rank] = copy_of(model->parameters());
+    train(model, optimizer, 11, 20, rank);
+    ends[rank] = copy_of(model->parameters());
+    said[rank] += optimizer.wrapped().statistics().step == 20 ? "" : "; another number of steps";
+  });
+  CHECK(contains(said[0], "the state of rank 0 of 3, but this is rank 0 of 2"));
+  CHECK(contains(said[1], "the state of rank 0 of 3, but this is rank 1 of 2"));
+  for (int rank = 0; rank < 2; ++rank) {
+    CHECK_FALSE(contains(said[rank], "another number of steps"));
+    CHECK(rates[rank] == rate);
+    CHECK(same_bits(ends[rank], ends[0]));
+    CHECK(distance(ends[rank], loaded[rank]) > 0.01);
+  }
+}
+
 TEST_CASE("libtorch: two ranks end with equal parameters, those of one rank with both batches") {
   std::vector<Tensor> ends[2];
   slamb::run_ranks(2, [&](slamb::thread_communicator ranks) {
@@ -299,6 +410,17 @@ TEST_CASE("libtorch: a parameter without a gradient is left as it is") {
   model[2]->as<torch::nn::Linear>()->weight.requires_grad_(true);
   train(model, optimizer, 4, 5);
   CHECK_FALSE(torch::equal(model->parameters()[2], start[2]));
+
+  // Frozen after a backward pass: zero_grad() writes zeros, so momentum and weight decay still move it.
+  const Tensor weight = model->parameters()[2];
+  weight.requires_grad_(false);
+  Tensor last = weight.clone();
+  train(model, optimizer, 6, 6);
+  CHECK_FALSE(torch::equal(weight, last));
+  weight.mutable_grad() = Tensor();
+  last = weight.clone();
+  train(model, optimizer, 7, 8);
+  CHECK(torch::equal(weight, last));
 }
 
 TEST_CASE("libtorch: parameters and gradients may move between steps") {
@@ -387,11 +509,28 @@ TEST_CASE("libtorch: a step names the tensor that it cannot read, and changes no
                  "the gradient of parameter '2.weight' is on meta; it must be in host memory"));
   CHECK(contains(rejected(with_gradient(in_double)),
                  "the gradient of parameter '2.weight' is of type Double; it must be Float"));
+  CHECK(contains(rejected(with_gradient([](const Tensor& t) { return torch::_efficientzerotensor(t.sizes()); })),
+                 "the gradient of parameter '2.weight' is a zero tensor, which has no memory; call clone() first"));
   CHECK(contains(
       rejected(with_gradient([](const Tensor& t) { return t.flatten(); })),
       "the gradient of parameter '2.weight' has the sizes [16]; it must have those of the parameter, [1, 16]"));
   CHECK(contains(rejected(with_values(transposed)), "slamb: parameter '0.weight' is not contiguous"));
   CHECK(contains(rejected(with_values(in_double)), "slamb: parameter '0.weight' is of type Double"));
+  CHECK(contains(rejected([&](Sequential&, torch::optim::Optimizer& optimizer) {
+                   Tensor& last = optimizer.param_groups()[1].params()[1];
+                   const Tensor right = std::exchange(last, Tensor());
+                   return [&last, right] { last = right; };
+                 }),
+                 "slamb: parameter '2.bias' is undefined"));
+  CHECK(contains(rejected([&](Sequential&, torch::optim::Optimizer& optimizer) {
+                   Tensor& last = optimizer.param_groups()[1].params()[1];
+                   const Tensor right = last;
+                   const c10::InferenceMode mode;
+                   last = right.clone();
+                   last.mutable_grad() = right.grad().clone();
+                   return [&last, right] { last = right; };
+                 }),
+                 "slamb: parameter '2.bias' was created under c10::InferenceMode; create it, or a clone"));
   CHECK(contains(rejected([&](Sequential& model, torch::optim::Optimizer&) {
                    const Tensor weight = model->parameters()[0], gradient = weight.grad();
                    weight.mutable_grad() = transposed(gradient);
@@ -425,6 +564,41 @@ TEST_CASE("libtorch: a step rejects options and groups that it cannot take, and 
                    return [&tensors, last] { tensors.push_back(last); };
                  }),
                  "there are 3 parameters, but 4 when the optimizer was constructed"));
+  CHECK(contains(rejected([](Sequential&, torch::optim::Optimizer& optimizer) {
+                   const auto groups = std::make_shared<std::vector<torch::optim::OptimizerParamGroup>>();
+                   groups->swap(optimizer.param_groups());
+                   return [groups, &optimizer] { groups->swap(optimizer.param_groups()); };
+                 }),
+                 "the optimizer has 0 parameter groups, but had at least 2 when it was constructed"));
+}
+
+TEST_CASE("libtorch: an optimizer without groups takes no calls") {
+  using lamb = slamb_libtorch::optimizer<slamb::lamb<>>;
+  CHECK(contains(said_by<c10::Error>([] { lamb optimizer(std::vector<torch::optim::OptimizerParamGroup>{}); }),
+                 "there is no parameter group"));
+  lamb empty(std::vector<Tensor>{});  // one group, without tensors
+  empty.step();
+  CHECK(empty.wrapped().statistics().step == 1);
+  std::stringstream state;
+  torch::save(empty, state);
+  const auto check_rejects_calls = [&state](lamb& optimizer, const std::string& reason) {
+    std::stringstream from(state.str()), to;
+    CHECK(contains(said_by<c10::Error>([&] { optimizer.step(); }), reason));
+    CHECK(contains(said_by<c10::Error>([&] { optimizer.wrapped(); }), reason));
+    CHECK(contains(said_by<c10::Error>([&] { torch::save(optimizer, to); }), reason));
+    CHECK(contains(said_by<c10::Error>([&] { torch::load(optimizer, from); }), reason));
+  };
+  empty.param_groups().clear();
+  check_rejects_calls(empty, "the optimizer has 0 parameter groups, but had at least 1 when it was constructed");
+
+  Sequential model = network(), twin = network();
+  lamb first(model->parameters(), rate), reference(twin->parameters(), rate);
+  train(model, first, 1, 2);
+  lamb second(std::move(first));
+  check_rejects_calls(first, "call the optimizer that it was moved to");  // NOLINT(bugprone-use-after-move)
+  train(model, second, 3, 4);
+  train(twin, reference, 1, 4);
+  CHECK(same_bits(model->parameters(), twin->parameters()));
 }
 
 TEST_CASE("libtorch: no call reads tensors that have been added, or are of another size") {
@@ -451,6 +625,25 @@ TEST_CASE("libtorch: the constructor names the tensor or the option that it cann
   CHECK(contains(said({torch::ones({4, 3}).t()}), "slamb: parameter 0 is not contiguous"));
   CHECK(contains(said({torch::ones({4, 3}, at::kMeta)}), "slamb: parameter 0 is on meta"));
   CHECK(contains(said({torch::ones({4, 3}).to_sparse()}), "slamb: parameter 0 is not dense"));
+  CHECK(contains(said({right, Tensor()}), "slamb: parameter 1 is undefined"));
+  CHECK(contains(said({torch::_efficientzerotensor({4, 3})}), "slamb: parameter 0 is a zero tensor"));
+  CHECK(
+      contains(said({right, torch::ones({3}), right}), "slamb: parameter 2 has the memory of parameter 0; give each"));
+  CHECK(said({torch::ones({0}), torch::ones({0, 3})}) == "nothing was thrown");
+  Tensor of_inference;
+  {
+    const c10::InferenceMode mode;
+    of_inference = torch::ones({4, 3});
+    CHECK(said({of_inference}) == "nothing was thrown");
+  }
+  CHECK(contains(said({of_inference}), "slamb: parameter 0 was created under c10::InferenceMode"));
+  Sequential tied(torch::nn::Linear(3, 3), torch::nn::Linear(3, 3));
+  tied[1]->as<torch::nn::Linear>()->register_parameter("same", tied[0]->as<torch::nn::Linear>()->weight);
+  CHECK(contains(said_by<c10::Error>([&] {
+                   slamb_libtorch::optimizer<slamb::lamb<>> optimizer(
+                       parameter_groups::split_by_dimensions(tied->named_parameters(), group_options()));
+                 }),
+                 "slamb: parameter '1.same' has the memory of parameter '0.weight'; give each tensor once"));
   CHECK(contains(said_by<c10::Error>([&] {
                    slamb_libtorch::optimizer<slamb::lamb<>> optimizer(group_each<torch::optim::AdamWOptions>({right}));
                  }),
@@ -487,12 +680,25 @@ TEST_CASE("libtorch: a state that does not fit is rejected, and changes nothing"
   CHECK(contains(said(slamb_libtorch::optimizer<slamb::lamb<>>(std::vector<Tensor>{tensors[0], tensors[1], tensors[2]},
                                                                group_options(1.0))),
                  "slamb:"));
+  std::vector<Tensor> flat = copy_of(tensors);
+  flat[0] = flat[0].flatten();
+  for (Tensor& tensor : flat) tensor.mutable_grad() = torch::zeros_like(tensor);
+  CHECK(contains(said(slamb_libtorch::optimizer<slamb::lamb<>>(flat)),
+                 "slamb: load: parameter 0 has the sizes [16, 6], but those of the state are [96]"));
   std::stringstream stream;
   torch::save(optimizer, stream);
   torch::serialize::InputArchive whole;
   whole.load_from(stream);
   Tensor state;
   whole.read("slamb_state", state);
+  torch::serialize::OutputArchive older, same_options(older.compilation_unit());  // without sizes
+  group_options(rate).serialize(same_options);
+  older.write("slamb_state", state);
+  older.write("groups", c10::IValue(1));
+  older.write("group_0", same_options);
+  std::stringstream of_older;
+  older.save_to(of_older);
+  torch::load(optimizer, of_older);
   state.data_ptr<std::uint8_t>()[state.numel() / 2] ^= 1;
   torch::serialize::OutputArchive damaged, options(damaged.compilation_unit());
   group_options(1.0).serialize(options);

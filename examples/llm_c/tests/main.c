@@ -1,5 +1,5 @@
-/* The optimizers of slamb_gpt2.h, from C, over the processes of mpirun: against AdamW and LAMB in double precision, in bits, and wrong
-   arguments. The last line has the number of checks of all processes; the exit status is 1 if one failed. */
+/* The optimizers of slamb_gpt2.h, from C, over the processes of mpirun: against AdamW and LAMB in double precision, in bits, resumed,
+   and wrong arguments. The last line has the number of checks of all processes; the exit status is 1 if one failed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,16 +91,25 @@ static slamb_gpt2* create(const char* optimizer) {
   return slamb_gpt2_create(parameters, gradients, right_sizes, &options, MPI_COMM_WORLD);
 }
 
-/* Trains, and returns the bytes that this process has sent. */
-static unsigned long long train(const char* optimizer) {
-  start();
+static slamb_gpt2* create_or_abort(const char* optimizer) {
   slamb_gpt2* const own = create(optimizer);
   CHECK(own != NULL);
   if (own == NULL) MPI_Abort(MPI_COMM_WORLD, 1);
-  for (unsigned step = 1; step <= steps; ++step) {
+  return own;
+}
+
+static void take_steps(slamb_gpt2* own, unsigned first, unsigned last) {
+  for (unsigned step = first; step <= last; ++step) {
     for (unsigned i = 0; i < elements; ++i) gradients[i] = gradient(i, step, (unsigned)rank);
     CHECK(slamb_gpt2_step(own, rate) == 0);
   }
+}
+
+/* Trains, and returns the bytes that this process has sent. */
+static unsigned long long train(const char* optimizer) {
+  start();
+  slamb_gpt2* const own = create_or_abort(optimizer);
+  take_steps(own, 1, steps);
   const unsigned long long sent = slamb_gpt2_sent_bytes(own);
   slamb_gpt2_free(own);
   float of_first[elements];
@@ -152,10 +161,73 @@ static void check_values(void) {
   }
 }
 
+static int has_said(const char* reason) { return strstr(slamb_gpt2_error(), reason) != NULL; }
+
+/* Saved in the middle, and continued by another optimizer, which had other parameters: the bits of a training without a break. */
+static void check_resumed(void) {
+  enum { half = steps / 2 };
+  char path[64];
+  float uninterrupted[elements], saved[elements];
+  snprintf(path, sizeof path, "slamb_gpt2_tests-%d-of-%d.state", rank, processes);
+  start();
+  slamb_gpt2* own = create_or_abort("one_bit_lamb");
+  take_steps(own, 1, half);
+  CHECK(slamb_gpt2_save(own, path) == 0);
+  memcpy(saved, parameters, sizeof saved);
+  take_steps(own, half + 1, steps);
+  slamb_gpt2_free(own);
+  memcpy(uninterrupted, parameters, sizeof uninterrupted);
+  CHECK(memcmp(uninterrupted, saved, sizeof saved) != 0);
+
+  start();
+  own = create_or_abort("one_bit_lamb");
+  take_steps(own, 1, 2);
+  CHECK(slamb_gpt2_load(own, path) == 0);
+  CHECK(memcmp(parameters, saved, sizeof saved) == 0);
+  take_steps(own, half + 1, steps);
+  CHECK(memcmp(parameters, uninterrupted, sizeof uninterrupted) == 0);
+
+  CHECK(slamb_gpt2_save(own, "no_such_folder/state") == 1);
+  CHECK(has_said("no_such_folder/state: No such file"));
+  CHECK(slamb_gpt2_load(own, "no_such_file") == 1);
+  CHECK(has_said("no_such_file: No such file"));
+  CHECK(slamb_gpt2_save(own, NULL) == 1);
+  CHECK(has_said("path is NULL"));
+  CHECK(slamb_gpt2_load(own, NULL) == 1);
+  CHECK(has_said("path is NULL"));
+  CHECK(memcmp(parameters, uninterrupted, sizeof uninterrupted) == 0);
+  slamb_gpt2_free(own);
+  own = create_or_abort("lamb");
+  CHECK(slamb_gpt2_load(own, path) == 1);
+  CHECK(has_said("holds the state of another optimizer"));
+  CHECK(memcmp(parameters, uninterrupted, sizeof uninterrupted) == 0);
+  slamb_gpt2_free(own);
+  remove(path);
+}
+
+/* A gradient that is not finite on the last process: all processes leave the parameters as they are. */
+static void check_skipped(const char* optimizer) {
+  enum { first = 6 }; /* more than the warm-up of one_bit_lamb */
+  float before[elements];
+  start();
+  slamb_gpt2* const own = create_or_abort(optimizer);
+  take_steps(own, 1, first);
+  CHECK(slamb_gpt2_skipped_steps(own) == 0);
+  memcpy(before, parameters, sizeof before);
+  if (rank == processes - 1) gradients[elements / 2] = NAN;
+  CHECK(slamb_gpt2_step(own, rate) == 0);
+  CHECK(slamb_gpt2_skipped_steps(own) == 1);
+  CHECK(memcmp(parameters, before, sizeof before) == 0);
+  take_steps(own, first + 1, first + 1);
+  CHECK(slamb_gpt2_skipped_steps(own) == 1);
+  CHECK(memcmp(parameters, before, sizeof before) != 0);
+  slamb_gpt2_free(own);
+}
+
 static int is_rejected(const size_t* sizes, const slamb_gpt2_options* options, const char* reason) {
   slamb_gpt2* const made = slamb_gpt2_create(parameters, gradients, sizes, options, MPI_COMM_WORLD);
   slamb_gpt2_free(made);
-  return made == NULL && strstr(slamb_gpt2_error(), reason) != NULL;
+  return made == NULL && has_said(reason);
 }
 
 static void check_errors(void) {
@@ -190,10 +262,32 @@ static void check_errors(void) {
   CHECK(is_rejected(right_sizes, &options, "positions = 7, but its tensor has only 6 rows"));
   CHECK(is_rejected(NULL, &right, "must not be NULL"));
 
+  if (processes > 1) {
+    const char* const differs[] = {"; the option vocabulary must be equal", "; the option positions must be equal"};
+    for (int of_first = 0; of_first <= 4; of_first += 4) { /* 0: no row is masked there */
+      options = right;
+      if (rank == 0) options.vocabulary = (size_t)of_first;
+      CHECK(is_rejected(right_sizes, &options, differs[0]));
+      options = right;
+      if (rank == 0) options.positions = (size_t)of_first;
+      CHECK(is_rejected(right_sizes, &options, differs[1]));
+    }
+    options = right;
+    if (rank == 0) options.weight_decay = 0.25;
+    CHECK(is_rejected(right_sizes, &options, "weight decay"));
+    CHECK(!has_said("the option"));
+  }
+
+  const char* const null = "optimizer is NULL";
+  CHECK(slamb_gpt2_step(NULL, rate) == 1 && has_said(null));
+  CHECK(slamb_gpt2_save(NULL, "state") == 1 && has_said(null));
+  CHECK(slamb_gpt2_load(NULL, "state") == 1 && has_said(null));
+  CHECK(slamb_gpt2_sent_bytes(NULL) == 0 && slamb_gpt2_skipped_steps(NULL) == 0);
+
   start();
   slamb_gpt2* const own = create("lamb");
   CHECK(slamb_gpt2_step(own, -1.0) == 1);
-  CHECK(strstr(slamb_gpt2_error(), "-1") != NULL);
+  CHECK(has_said("-1"));
   CHECK(distance_from_oracle() == 0.0);
   CHECK(slamb_gpt2_step(own, rate) == 0);
   slamb_gpt2_free(own);
@@ -205,6 +299,11 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &processes);
   check_values();
+  check_resumed();
+  check_skipped("adamw");
+  check_skipped("lamb");
+  check_skipped("lamb+int4");
+  check_skipped("one_bit_lamb");
   check_errors();
   const int own[2] = {checks, failures};
   MPI_Allreduce(own, all, 2, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
