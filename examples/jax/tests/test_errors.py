@@ -210,11 +210,14 @@ def test_a_schedule_that_returns_no_learning_rate(mesh, recipe, compressor, rate
         train(tx, mesh, make_parameters(), make_gradients(1))
 
 
-def test_devices_that_are_not_the_host(mesh):
+def test_devices_that_are_not_the_host(monkeypatch):
     device = types.SimpleNamespace(platform="cuda")
     other = types.SimpleNamespace(shape={"ranks": 1}, devices=np.array([device]))
     with pytest.raises(ValueError, match="the mesh is on devices of the platform 'cuda', but slamb.jax computes in host memory"):
         slamb.jax.lamb(0.01).init(make_parameters(), other)
+    monkeypatch.setattr(slamb.jax._step, "_devices_of", lambda leaves: [device])
+    with pytest.raises(ValueError, match="params are on devices of the platform 'cuda', but slamb.jax computes in host memory"):
+        slamb.jax.lamb(0.01, axis_name=None).init(make_parameters())
 
 
 @pytest.mark.parametrize(

@@ -94,9 +94,9 @@ def moved_by(make, shape=(100, 100), size=0.01, steps=5):
     return parameter.detach()
 
 
-def as_on_a_gpu(name, g, p, m, v, norm, max_norm, p_norm, b1, b2, b3, alpha, eps, decay, step, lr, scale, skip_zeros):
-    """The code of bitsandbytes for devices without kernels of their own. Its code for CPUs has another norm: of updates without
-    bias correction."""
+def update_in_torch(name, g, p, m, v, norm, max_norm, p_norm, b1, b2, b3, alpha, eps, decay, step, lr, scale, skip_zeros):
+    """The code of bitsandbytes for devices without kernels of their own. That for CPUs has another norm: of updates without bias
+    correction."""
     default = importlib.import_module("bitsandbytes.backends.default.ops")
     adam = default.name2optimizer_id[name]
     norm.zero_()
@@ -110,7 +110,7 @@ def as_on_a_gpu(name, g, p, m, v, norm, max_norm, p_norm, b1, b2, b3, alpha, eps
 @pytest.mark.parametrize("size", [0.01, 3.0])  # trust ratios below and above the bound
 def test_lamb_has_the_numbers_of_bitsandbytes(size, monkeypatch):
     bitsandbytes("LAMB32bit")
-    monkeypatch.setattr(torch.ops.bitsandbytes, "optimizer_update_32bit", as_on_a_gpu)
+    monkeypatch.setattr(torch.ops.bitsandbytes, "optimizer_update_32bit", update_in_torch)
     theirs = moved_by(lambda p: bitsandbytes("LAMB32bit")(p, lr=0.02), size=size)
     mine = moved_by(lambda p: slamb.torch.Lamb(p, lr=0.02, eps=1e-8, weight_decay=0.0, trust_ratio_upper=1.0), size=size)
     assert float((theirs - mine).abs().max()) < 1e-6

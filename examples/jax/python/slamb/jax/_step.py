@@ -115,20 +115,18 @@ class Optimizer:
             raise TypeError(f"the saved state is a {type(saved).__name__}, but it must be a State: slamb.jax.State(*arrays)")
         restored = []
         for name, old, new in zip(State._fields, saved, fresh):
-            its, its_type = np.shape(old), getattr(old, "dtype", type(old).__name__)
-            if its == new.shape and its_type == new.dtype:
+            if _kind_of(old) == _kind_of(new):
                 restored.append(jax.device_put(old, new.sharding))
-            elif name not in ("worker_error", "server_error") or its_type != new.dtype:
+            elif name not in ("worker_error", "server_error"):
                 raise ValueError(
-                    f"state.{name} is {its_type}{list(its)}, but for these parameters and options it must be "
-                    f"{new.dtype}{list(new.shape)}"
+                    f"state.{name} is {_kind_of(old)}, but for these parameters and options it must be {_kind_of(new)}"
                 )
             elif resets_errors:
                 restored.append(new)
             else:
                 raise ValueError(
-                    f"state.{name} is {its_type}{list(its)}, but for these parameters and ranks it must be {new.dtype}"
-                    f"{list(new.shape)}; if it is of another number of ranks, pass resets_errors=True: then errors begin with 0"
+                    f"state.{name} is {_kind_of(old)}, but for these parameters and ranks it must be {_kind_of(new)}; if it is "
+                    f"of another number of ranks, pass resets_errors=True: then errors begin with 0"
                 )
         return State(*restored)
 
@@ -215,9 +213,9 @@ class Optimizer:
                 _require_host("the mesh is", found.devices.flat)
             return found
         raise ValueError(
-            f"init() found no mesh with the axis {axis_name!r}; pass mesh=, which it always needs within jax.jit; or put the "
-            f"parameters on one by jax.device_put(params, NamedSharding(mesh, PartitionSpec())), or construct the optimizer with "
-            f"axis_name=None for a single rank" + (f". The axes of the given mesh are {tuple(mesh.shape)}" if mesh is not None else "")
+            f"init() found no mesh with the axis {axis_name!r}; pass mesh= (within jax.jit, parameters need not show theirs); or "
+            f"put the parameters on one by jax.device_put(params, NamedSharding(mesh, PartitionSpec())), or construct the optimizer "
+            f"with axis_name=None for a single rank" + (f". The axes of the given mesh are {tuple(mesh.shape)}" if mesh is not None else "")
         )
 
     # The settings as src/settings.hpp reads them.
@@ -243,15 +241,13 @@ class Optimizer:
         if not isinstance(state, State):
             raise TypeError(f"the state is a {type(state).__name__}, but it must be the State that init() or step() returned")
         for name, array, shape in zip(State._fields, state, expected):
-            dtype = jnp.int32 if shape == () else jnp.float32
-            its, its_type = np.shape(array), getattr(array, "dtype", type(array).__name__)
-            if its == shape and its_type == dtype:
-                continue
-            raise ValueError(
-                f"state.{name} is {its_type}{list(its)} on this rank, but for these parameters, options and {ranks} "
-                f"ranks it must be {jnp.dtype(dtype).name}{list(shape)}; pass the state that init() or restore() returned for "
-                f"them, and give jax.shard_map the specs of the optimizer for it: in_specs=(…, tx.specs, …)"
-            )
+            right = _kind_of(jax.ShapeDtypeStruct(shape, jnp.int32 if shape == () else jnp.float32))
+            if _kind_of(array) != right:
+                raise ValueError(
+                    f"state.{name} is {_kind_of(array)} on this rank, but for these parameters, options and {ranks} ranks it must "
+                    f"be {right}; pass the state that init() or restore() returned for them, and give jax.shard_map the specs of "
+                    f"the optimizer for it: in_specs=(…, tx.specs, …)"
+                )
 
     # Where JAX knows on which axes values vary: parameters and moments must be equal on all devices, and the rest on all of a rank.
     def _require_axes(self, gradients: Tree, state: State, params: Tree) -> None:
@@ -405,6 +401,11 @@ def _varying(value: jax.Array, axes: Any) -> jax.Array:
     if not new:
         return value
     return jax.lax.pcast(value, new, to="varying")
+
+
+def _kind_of(array: Any) -> str:
+    """Its type and shape, as float32[3, 4]."""
+    return f"{getattr(array, 'dtype', type(array).__name__)}{list(np.shape(array))}"
 
 
 def _require_host(what: str, devices: Iterable[Any]) -> None:
