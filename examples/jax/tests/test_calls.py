@@ -119,6 +119,6 @@ def test_a_rank_that_is_none():
 def test_a_learning_rate_that_is_none(rate):
     lasting = [ZERO, ZERO, ZERO, floats(48), floats(48), floats(0), floats(0), *TENSORS]
     text = settings(compressor="none", ranks=1)
-    with refuses("the learning rate is "):
+    with refuses(f"the learning rate is {rate:f}, but it must be a finite number >= 0"):
         aliases = {2 + i: i for i in range(len(lasting))}
         call("slamb_update_dense", [ZERO, jnp.float32(rate), *lasting, *TENSORS], lasting, text, aliases)

@@ -202,11 +202,11 @@ def test_a_learning_rate_that_ranks_do_not_share(mesh):
 
 
 @pytest.mark.parametrize("recipe, compressor", [("lamb", None), ("adamw", "int8"), ("one_bit_adam", None)])
-@pytest.mark.parametrize("rate", [jnp.nan, jnp.inf, -0.01])
-def test_a_schedule_that_returns_no_learning_rate(mesh, recipe, compressor, rate):
+@pytest.mark.parametrize("rate, said", [(jnp.nan, "-?nan"), (jnp.inf, "inf"), (-0.01, "-0[.]01")])
+def test_a_schedule_that_returns_no_learning_rate(mesh, recipe, compressor, rate, said):
     options = {"warm_up_steps": 1} if recipe == "one_bit_adam" else {"compressor": compressor}
     tx = getattr(slamb.jax, recipe)(lambda count: jnp.float32(rate), **options)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="the learning rate is .*(nan|inf|-0.01.*), but it must be a finite number"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"the learning rate is {said}0*, but it must be a finite number"):
         train(tx, mesh, make_parameters(), make_gradients(1))
 
 
