@@ -80,13 +80,28 @@ std::vector<slamb::parameter> split(float* parameters, const float* gradients, s
   return all;
 }
 
-/// An optimizer of this type. Its options are checked before the communicator is made, which is a collective.
+/// The library knows tensors 0 and 1 by number, and not the options that mask their rows. Collective.
+/// @throws slamb::rank_mismatch_error on all processes if their values differ
+void require_equal(const char* option, std::uint64_t value, MPI_Comm processes) {
+  std::array<std::uint64_t, 2> most{value, ~value};  // ~ makes the least value the most
+  const int code = MPI_Allreduce(MPI_IN_PLACE, most.data(), 2, MPI_UINT64_T, MPI_MAX, processes);
+  if (code != MPI_SUCCESS) throw slamb::mpi_error(code, "MPI_Allreduce", "slamb_gpt2_create");
+  if (most[0] != ~most[1])
+    throw slamb::rank_mismatch_error("slamb_gpt2: " + std::string(option) + " is " + std::to_string(value) +
+                                     " on this process, and " + std::to_string(~most[1]) + " to " +
+                                     std::to_string(most[0]) + " on all; the option " + option +
+                                     " must be equal on all processes");
+}
+
+/// An optimizer of this type. Its options are checked before the first collective.
 template <class Optimizer>
 slamb::optimizer made(std::span<const slamb::parameter> tensors, const slamb_gpt2_options& from, MPI_Comm processes) {
   typename Optimizer::options_type options{
       .beta1 = from.beta1, .beta2 = from.beta2, .epsilon = from.epsilon, .weight_decay = from.weight_decay};
   if constexpr (requires { options.warm_up.steps; }) options.warm_up.steps = from.warm_up_steps;
   Optimizer::validate(options);
+  require_equal("vocabulary", from.vocabulary, processes);
+  require_equal("positions", from.positions, processes);
   return Optimizer(tensors, options, slamb::mpi_communicator(processes), {.threads = from.threads});
 }
 
@@ -97,26 +112,6 @@ slamb::optimizer make(std::span<const slamb::parameter> tensors, const slamb_gpt
   if (name == "lamb+int4") return made<slamb::lamb<slamb::int4>>(tensors, from, processes);
   if (name == "one_bit_lamb") return made<slamb::one_bit_lamb<>>(tensors, from, processes);
   throw std::invalid_argument("slamb_gpt2: optimizer '" + name + "' is none of adamw, lamb, lamb+int4, one_bit_lamb");
-}
-
-/// As `make`. The library knows tensors 0 and 1 by number, and not the options that mask their rows.
-/// @throws slamb::rank_mismatch_error on all processes, with the option's name too if its values differ
-slamb::optimizer make_and_name_options(std::span<const slamb::parameter> tensors, const slamb_gpt2_options& from,
-                                       MPI_Comm processes) {
-  try {
-    return make(tensors, from, processes);
-  } catch (const slamb::rank_mismatch_error& error) {
-    const std::string said = error.what();
-    const auto names_rows_of = [&said](const std::string& tensor) {
-      return said.find(" rows of " + tensor + ":") != std::string::npos ||
-             said.find(" rows of " + tensor + " ") != std::string::npos;
-    };
-    const char* const option = names_rows_of("tensor 0")   ? "vocabulary"
-                               : names_rows_of("tensor 1") ? "positions"
-                                                           : nullptr;
-    if (option == nullptr) throw;
-    throw slamb::rank_mismatch_error(said + "; the option " + option + " must be equal on all processes");
-  }
 }
 
 thread_local std::string last_error;
@@ -165,7 +160,7 @@ slamb_gpt2* slamb_gpt2_create(float* parameters, const float* gradients, const s
     check(all);
     const std::array rows{mask("vocabulary", options->vocabulary, sizes[0] / sizes[14]),
                           mask("positions", options->positions, sizes[1] / sizes[14])};
-    return new slamb_gpt2{make_and_name_options(split(parameters, gradients, all, rows), *options, processes)};
+    return new slamb_gpt2{make(split(parameters, gradients, all, rows), *options, processes)};
   });
 }
 

@@ -271,6 +271,9 @@ static void check_errors(void) {
       options = right;
       if (rank == 0) options.positions = (size_t)of_first;
       CHECK(is_rejected(right_sizes, &options, differs[1]));
+      if (of_first == 0)
+        CHECK(has_said(rank == 0 ? "positions is 0 on this process, and 0 to 5 on all"
+                                 : "positions is 5 on this process, and 0 to 5"));
     }
     options = right;
     if (rank == 0) options.weight_decay = 0.25;
